@@ -16,7 +16,7 @@ namespace kvtier {
 
 /// The tokens with which a sub-agent's first prompt begins.
 enum class SubagentFork {
-  own_prompt,     // a prompt that all sub-agents have
+  own_prompt,     // a prompt that all sub-agents share
   shared_prompt,  // its caller's shared prompt
   context,        // its caller's context up to the response that starts it
 };
@@ -53,7 +53,7 @@ void describe(V& v, SubagentParameters& c) {
   v.field("share", c.share, "Share of the requests whose response starts a sub-agent.",
           between(0, 1));
   v.field("fork", c.fork,
-          "A sub-agent's first prompt begins with own_prompt (tokens that all sub-agents have), "
+          "Start of a sub-agent's first prompt: own_prompt (tokens that all sub-agents share), "
           "shared_prompt (its caller's) or context (all of its caller's context).");
   v.field("prompt_tokens", c.prompt_tokens, "Tokens of the own_prompt.", between(1, 1e7));
   v.field("requests", c.requests, "Requests of a sub-agent.");
@@ -75,16 +75,16 @@ void describe(V& v, SubagentParameters& c) {
 ///     tool time, s                9, 74, 924          9, 46, 177
 ///     human think time, s         121, 1506, 6854     121, 1125, 6930
 ///
-/// First tokens are those behind the shared prompt, of the 60 % of the sessions that have less than
-/// 50K. 86.5 % of the later requests bring a tool result. There are 83 tool prompts, the most
-/// frequent one in 11.7 % and the next in 6.8 % of the sessions. With the system prompt they have
-/// 11.9K (p10) to 15.9K tokens (p90). Contexts are compacted at 152K tokens (p50 of 187) to the
-/// shared prompt and 20K. A cache without limits finds 98 % of the prompt tokens of these defaults,
-/// and 96 % of those of the traces.
+/// First tokens are the tokens after the shared prompt, in the 60 % of the sessions that have less
+/// than 50K of them. 86.5 % of the later requests bring a tool result. There are 83 tool prompts,
+/// the most frequent one in 11.7 % and the next in 6.8 % of the sessions. With the system prompt
+/// they have 11.9K (p10) to 15.9K tokens (p90). Contexts are compacted at 152K tokens (p50 of 187)
+/// to the shared prompt and 20K. A cache without limits finds 98 % of the prompt tokens of these
+/// defaults, and 96 % of those of the traces.
 ///
-/// Left out: sessions that are logged from their middle on, bursts of tool results (a human text is
-/// followed by 6.8 requests on average, but by 2 in the median), tools that wait for a human, and
-/// that 17 of the sessions have all of the sub-agents.
+/// Not modelled: sessions whose log begins in their middle, bursts of tool results (6.8 requests
+/// follow a human text on average, but 2 in the median), tools that wait for a human, and the
+/// concentration of all sub-agents in 17 sessions.
 struct AgentParameters {
   std::int64_t prompts = 83;
   double popularity_exponent = 0.75;
@@ -110,11 +110,11 @@ struct AgentParameters {
 template <class V>
 void describe(V& v, AgentParameters& c) {
   const auto tokens = between(1, 1e7);
-  v.field("prompts", c.prompts, "How many different shared prompts (tools and system) there are.",
+  v.field("prompts", c.prompts, "Number of different shared prompts (tools and system).",
           between(1, 1e6));
   v.field("popularity_exponent", c.popularity_exponent,
-          "Zipf exponent of their popularity: a session begins with the one of rank k with a "
-          "probability in proportion to k^-exponent.",
+          "Zipf exponent of their popularity: a session begins with the prompt of rank k with a "
+          "probability proportional to k^-exponent.",
           between(0, 10));
   v.field("prompt_tokens_min", c.prompt_tokens_min, "Tokens of the shortest shared prompt.",
           tokens);
@@ -123,9 +123,10 @@ void describe(V& v, AgentParameters& c) {
   v.field("requests", c.requests, "Requests of a session.");
   v.field("requests_max", c.requests_max, "Most requests of a session.", between(1, 1e6));
   v.field("first_tokens", c.first_tokens,
-          "Tokens of a session's first request behind the shared prompt.");
+          "Tokens of a session's first request after the shared prompt.");
   v.field("tool_share", c.tool_share,
-          "Share of the later requests that bring a tool result, not a human text.", between(0, 1));
+          "Share of the later requests that bring a tool result instead of a human text.",
+          between(0, 1));
   v.field("tool_tokens", c.tool_tokens, "New tokens of a tool result.");
   v.field("human_tokens", c.human_tokens, "New tokens of a human text.");
   v.field("response_tokens", c.response_tokens, "Tokens of a response.");
@@ -136,28 +137,29 @@ void describe(V& v, AgentParameters& c) {
   v.field("human_seconds", c.human_seconds,
           "Seconds from a response to the request with the human text.");
   v.field("context_max", c.context_max,
-          "A context that would become longer, its response included, is compacted.", tokens);
+          "Longest context, with its response; a context that would exceed it is compacted.",
+          tokens);
   v.field("summary_tokens", c.summary_tokens,
-          "A compacted context is the shared prompt, a summary of so many tokens, and the new "
-          "tokens of the request.",
+          "Tokens of the summary. A compacted context is the shared prompt, the summary, and the "
+          "new tokens of the request.",
           tokens);
   v.field("subagents", c.subagents, "Sub-agents, which are sessions of their own.");
   v.field("response_time", c.response_time,
-          "Time that a response is taken to last, for when the sub-agents that it starts begin.",
+          "Assumed time of a response, after which the sub-agents that it starts begin.",
           between(0, 1e12));
 }
 
 /// Synthetic sessions of agents, without end. A session begins with one of a few shared prompts.
 /// Each further request brings a tool result or a human text, each with its own times. The context
-/// grows until it is compacted: it becomes the shared prompt and a summary, which no store has. The
-/// request that writes the summary is left out.
+/// grows until it is compacted: it becomes the shared prompt and a new summary. The request that
+/// writes the summary is not generated.
 ///
-/// Sub-agents are sessions that another one starts (`next_started`). They begin `response_time`
-/// after the request that starts them would come if all responses took that long. Their callers do
-/// not wait for them. They start no further ones.
+/// Sub-agents are sessions that another session starts (`next_started`). They begin at the end of
+/// the response that starts them, if all responses take `response_time`. Their callers do not wait
+/// for them. They start no sub-agents.
 ///
-/// A context is a stream, which forks from its shared prompt, or from its caller's stream; one that
-/// is compacted goes on as a new one. Draws from the streams "workload/shared_prompts",
+/// A context is a stream, which forks from its shared prompt or from its caller's stream. A
+/// compacted context is a new stream. Draws from the streams "workload/shared_prompts",
 /// "workload/shared_prompt_tokens", "workload/turns", "workload/lengths", "workload/agent_times"
 /// and "workload/subagents".
 class AgentGenerator final : public NamingGenerator {
@@ -168,7 +170,7 @@ class AgentGenerator final : public NamingGenerator {
   bool next_started(SessionSpec& session) override;
 
  private:
-  /// A sub-agent that is to be given.
+  /// A sub-agent that `next_started` will return.
   struct Start {
     SimTime at;
     Context fork;
@@ -184,7 +186,7 @@ class AgentGenerator final : public NamingGenerator {
     Lognormal tool_seconds;
     bool starts_subagents = false;
   };
-  /// Adds them; the context begins as `fork` and, once compacted, as `prompt`.
+  /// Adds the requests. The context begins with `fork`, and after a compaction with `prompt`.
   void add_requests(SessionSpec& session, const Context& fork, const Context& prompt,
                     const Requests& requests, RandomStream& lengths, RandomStream& times);
 

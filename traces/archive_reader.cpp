@@ -30,12 +30,13 @@ std::string first_bytes(const std::filesystem::path& path) {
 }
 
 constexpr std::string_view kZip = "PK\x03\x04";
-/// A zip archive that begins with its end.
+/// An empty zip archive: it begins with its end record.
 constexpr std::string_view kEmptyZip = "PK\x05\x06";
 
 }  // namespace
 
-/// libarchive's reader. A zip archive is read by its directory, from the file; tar from a stream.
+/// libarchive's reader. A zip archive is read from the file, by its directory; a tar archive from a
+/// stream.
 class ArchiveReader::Archive {
  public:
   explicit Archive(const std::filesystem::path& path)
@@ -51,7 +52,7 @@ class ArchiveReader::Archive {
     }
     is_tar_ = true;
     archive_read_support_format_tar(archive_.get());
-    // Read to the end of the file, where the compression's checksum is.
+    // Reads on to the end of the file, because the compression's checksum is there.
     archive_read_set_options(archive_.get(), "tar:read_concatenated_archives");
     opened_ = archive_read_open(archive_.get(), this, nullptr, &Archive::read_block, nullptr);
   }
@@ -90,7 +91,7 @@ class ArchiveReader::Archive {
     return static_cast<std::size_t>(count);
   }
 
-  /// Counts the entries.
+  /// Number of the current entry, from 1.
   [[nodiscard]] std::int64_t entry() const { return entry_; }
 
  private:
@@ -171,7 +172,7 @@ std::optional<ArchiveReader::Member> ArchiveReader::next() {
   while (archive_entry* const entry = archive_->next(damage)) {
     const char* text = archive_entry_pathname_utf8(entry);
     if (text == nullptr) {
-      text = archive_entry_pathname(entry);  // of no known character set
+      text = archive_entry_pathname(entry);  // not convertible to UTF-8
     }
     std::string name = text != nullptr ? text : "";
     if (name.starts_with("./")) {

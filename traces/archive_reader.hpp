@@ -15,15 +15,15 @@ namespace kvtier {
 /// The files of an archive in the archive's order: tar (plain, gzip or zstd) or zip. Nothing is
 /// extracted, and memory does not grow with the archive. The content shows the format.
 ///
-/// gzip and zstd are ByteReader's: libarchive 3.6 ignores gzip's checksums, and ends without an
-/// error at damage after the first gzip member.
+/// ByteReader decompresses gzip and zstd, because libarchive 3.6 ignores gzip's checksums, and ends
+/// without an error at damage after the first gzip member.
 class ArchiveReader {
  public:
   struct Member {
-    /// As the archive has it, without a leading "./". It is no path to write to: it may be absolute
-    /// or contain "..".
+    /// Name in the archive, without a leading "./". Never write to it: it may be absolute or
+    /// contain "..".
     std::string name;
-    /// Its path, for errors, is the archive's with the name behind it.
+    /// Its path, for errors, is the archive's path followed by the name.
     ByteReader bytes;
   };
 
@@ -49,12 +49,12 @@ class ArchiveReader {
   std::unique_ptr<Archive> archive_;
 };
 
-/// Whether the file is such an archive, by its name (.tar, .tar.gz, .tgz, .tar.zst, .zip) or, if it
-/// has another one, by its first bytes. Throws like ByteReader.
+/// Whether the file is an archive, by its name (.tar, .tar.gz, .tgz, .tar.zst, .zip) or else by its
+/// first bytes. Throws like ByteReader.
 [[nodiscard]] bool is_archive(const std::filesystem::path& path);
 
-/// The rest of a member. Throws ConfigError, with the archive's and the member's names, if its data
-/// are damaged, DeviceError if reading fails.
+/// Reads the rest of a member. Throws ConfigError that names archive and member if its data are
+/// damaged, DeviceError if reading fails.
 [[nodiscard]] std::string read_all(ByteReader& member);
 
 }  // namespace kvtier

@@ -84,7 +84,7 @@ void ThinkTimes::apply(std::vector<Turn>& turns) {
 }
 
 double weibull_shape(double cv) {
-  // The CV falls as the shape grows; these shapes have CVs of over 1000 and under 0.002.
+  // Bisection: the CV falls as the shape grows. The limits have CVs of over 1000 and under 0.002.
   double low = 0.09;
   double high = 1000;
   constexpr int kHalvings = 60;
@@ -150,7 +150,7 @@ bool Arrivals::keeps(SimTime at) {
 }
 
 SimTime Arrivals::next() {
-  // Ends at the latest with the clock's range.
+  // Terminates, because next_at throws at the end of the clock's range.
   do {
     last_ = next_at(draw_gap_ns());
   } while (model_ == ArrivalModel::diurnal && !keeps(last_));

@@ -14,7 +14,7 @@
 #include "traces/session.hpp"
 #include "traces/trace_source.hpp"
 
-/// Arrivals of sessions, think times, and draws of sessions from a table, for generators and
+/// Arrivals of sessions, think times, and sampling of sessions from a table, for generators and
 /// traces.
 namespace kvtier {
 
@@ -40,7 +40,7 @@ constexpr auto enum_names(ThinkTimeModel) {
       std::pair<std::string_view, ThinkTimeModel>{"logged", ThinkTimeModel::logged}};
 }
 
-/// No think time is longer, so that the times of a run stay far from overflow.
+/// The longest think time, so that the times of a run stay far from overflow.
 inline constexpr SimDuration kThinkTimeMax{std::int64_t{365} * 86400 * 1000000000};
 
 enum class PauseModel { exponential, constant, lognormal };
@@ -64,13 +64,13 @@ template <class V>
 void describe(V& v, PauseConfig& c) {
   const auto at_most_a_year = between(0, static_cast<double>(kThinkTimeMax.ns));
   v.field("model", c.model, "exponential, constant or lognormal.");
-  v.field("mean", c.mean, "Mean, of a lognormal one if it has no median.", at_most_a_year);
-  v.field("median", c.median, "Median of a lognormal one.", at_most_a_year);
-  v.field("sigma", c.sigma, "Standard deviation of the logarithm, of a lognormal one.",
-          between(0, 10));
+  v.field("mean", c.mean, "Mean; for lognormal only if it has no median.", at_most_a_year);
+  v.field("median", c.median, "Median, for lognormal.", at_most_a_year);
+  v.field("sigma", c.sigma, "Standard deviation of the logarithm, for lognormal.", between(0, 10));
 }
 
-/// Users who come back soon, and users who come back only after hours. Each session is of one kind.
+/// Think times of users who come back soon, and of users who come back after hours. Each session
+/// has one of the two.
 struct MixedThinkTimes {
   double away_share = 0.1;
   PauseConfig soon{};
@@ -82,15 +82,14 @@ struct MixedThinkTimes {
 
 template <class V>
 void describe(V& v, MixedThinkTimes& c) {
-  v.field("away_share", c.away_share,
-          "Share of the sessions whose users come back only after the times of `away`.",
+  v.field("away_share", c.away_share, "Share of the sessions that have the think times `away`.",
           between(0, 1));
   v.field("soon", c.soon, "Think times of the other sessions.");
-  v.field("away", c.away, "Think times of that share.");
+  v.field("away", c.away, "Think times of the share away_share.");
 }
 
-/// Time from a turn's last token to the next turn of its session. The exponential default is
-/// AttentionStore's (arXiv 2403.19708) closed loop, whose think time the paper leaves open;
+/// Time from a turn's last token to the next turn of its session. The exponential default is for
+/// the closed loop of AttentionStore (arXiv 2403.19708), whose paper gives no think time.
 /// `output_proportional` is the minimum gap of Pensieve (arXiv 2312.05516, section 6.1).
 struct ThinkTimeConfig {
   ThinkTimeModel model = ThinkTimeModel::exponential;
@@ -107,15 +106,12 @@ struct ThinkTimeConfig {
 template <class V>
 void describe(V& v, ThinkTimeConfig& c) {
   const auto at_most_a_year = between(0, static_cast<double>(kThinkTimeMax.ns));
-  v.field(
-      "model", c.model,
-      "exponential (independent, with a mean), constant, lognormal (with a median or a mean, and "
-      "sigma), mixed (a share of the sessions has other think times), output_proportional (the "
-      "tokens of "
-      "the previous "
-      "response times per_output_token, at least the minimum), trace (as recorded), or logged (an "
-      "open loop: a turn arrives at its recorded time, or when the turn before has ended if "
-      "that is later).");
+  v.field("model", c.model,
+          "exponential (independent, with a mean), constant, lognormal (with a median or a mean, "
+          "and sigma), mixed (a share of the sessions has other think times), output_proportional "
+          "(the tokens of the previous response times per_output_token, at least the minimum), "
+          "trace (as recorded), or logged (an open loop: a turn arrives at its recorded time, or "
+          "at the end of the previous turn if that is later).");
   v.field("mean", c.mean,
           "Mean of the exponential model, and of the lognormal one if it has no median; value of "
           "the constant one.",
@@ -131,7 +127,7 @@ void describe(V& v, ThinkTimeConfig& c) {
   v.field("mixed", c.mixed, "Parameters of the mixed model.");
 }
 
-/// Gives the turns of sessions their think times; draws from the stream "workload/think_times".
+/// Sets the think times of turns; draws from the stream "workload/think_times".
 class ThinkTimes {
  public:
   ThinkTimes(const ThinkTimeConfig& config, std::uint64_t seed);
@@ -157,8 +153,7 @@ constexpr auto enum_names(ArrivalModel) {
                     std::pair<std::string_view, ArrivalModel>{"trace", ArrivalModel::trace}};
 }
 
-/// A rate that follows a day: at time t it is the mean rate times 1 + amplitude x sin(2 pi t /
-/// period).
+/// A rate that changes over a day: rate(t) = mean rate x (1 + amplitude x sin(2 pi t / period)).
 struct DiurnalRate {
   double amplitude = 0.5;
   SimDuration period{std::int64_t{86400} * 1000000000};
@@ -169,22 +164,21 @@ struct DiurnalRate {
 template <class V>
 void describe(V& v, DiurnalRate& c) {
   v.field("amplitude", c.amplitude,
-          "How far the rate rises above its mean and falls below it, as a share of the mean.",
-          between(0, 1));
+          "Largest deviation of the rate from its mean, as a share of the mean.", between(0, 1));
   v.field("period", c.period,
-          "Time from one peak of the rate to the next; a run begins a quarter of it before a peak.",
+          "Time between two peaks of the rate; a run begins a quarter of a period before a peak.",
           positive());
 }
 
 /// Arrival times from zero on. The gaps are independent and exponential (a Poisson process), or
-/// gamma or Weibull with a coefficient of variation (CV: standard deviation over mean). Logs of
-/// production have a CV over 1: bursts. At 1 all three are the same distribution. A diurnal process
-/// is a Poisson process whose rate changes: arrivals at the highest rate, each kept with a
-/// probability of the rate at its time over the highest one. Draws from the stream
+/// gamma or Weibull with a coefficient of variation (CV: standard deviation over mean). Production
+/// logs have bursts: a CV over 1. At 1 all three are the same distribution. A diurnal process is a
+/// Poisson process whose rate changes. Arrivals are drawn at the highest rate, and each is kept
+/// with the probability (rate at its time) / (highest rate). Draws from the stream
 /// "workload/arrivals".
 class Arrivals {
  public:
-  /// `rate` > 0, in sessions per second; `cv` > 0 is for gamma and Weibull alone, `diurnal` for the
+  /// `rate` > 0, in sessions per second; `cv` > 0 is for gamma and Weibull only, `diurnal` for the
   /// diurnal process. `key` is the config's key of the rate, for errors.
   Arrivals(ArrivalModel model, PerSecond rate, double cv, std::uint64_t seed,
            const DiurnalRate& diurnal = {}, const char* key = "/workload/arrival_rate");
@@ -207,13 +201,13 @@ class Arrivals {
   SimTime last_{};
 };
 
-/// The shape at which a Weibull distribution has this CV: the k of
-/// cv^2 + 1 = Gamma(1 + 2/k) / Gamma(1 + 1/k)^2.
+/// The shape k of a Weibull distribution with this CV: cv^2 + 1 = Gamma(1 + 2/k) / Gamma(1 +
+/// 1/k)^2.
 [[nodiscard]] double weibull_shape(double cv);
 
-/// Draws sessions with replacement from a table held in memory: 8 bytes a turn (16 with think
-/// times) and 8 a session (24 where they have shared prompts). Draws from the stream
-/// "workload/bootstrap"; never ends.
+/// Draws sessions with replacement from a table in memory, which takes 8 bytes per turn (16 with
+/// think times) and 8 per session (24 with shared prompts). Uses the stream "workload/bootstrap";
+/// never ends.
 class BootstrapSource final : public SessionSource {
  public:
   /// Reads `table` to its end; it needs at least one session.
@@ -229,10 +223,10 @@ class BootstrapSource final : public SessionSource {
     std::uint32_t assistant;
   };
 
-  std::vector<std::size_t> begins_;  // of each session in the two below, then the end of the last
+  std::vector<std::size_t> begins_;  // first turn of each session, then the number of turns
   std::vector<Messages> messages_;
-  std::vector<SimDuration> think_;            // or gaps of arrivals; empty if the table has none
-  std::vector<SharedPrompt> shared_prompts_;  // by session, up to the last that has one
+  std::vector<SimDuration> think_;            // or times between arrivals; may be empty
+  std::vector<SharedPrompt> shared_prompts_;  // by session, up to the last with a shared prompt
   ImportReport report_;
   RandomStream stream_;
   std::int64_t drawn_ = 0;

@@ -30,7 +30,7 @@ BlockStatistics::Used& BlockStatistics::used(StreamId stream) {
   return used_[stream.value];
 }
 
-/// Only its full blocks have KV that a prompt can find.
+/// Only full blocks of a response have KV that a prompt can find.
 void BlockStatistics::add_response(const Context& whole) {
   streams_->path(whole.stream, whole.tokens / named_.block, named_.block.value, path_);
   for (const Stretch& stretch : path_) {

@@ -11,15 +11,15 @@
 namespace kvtier {
 
 /// Sharing among the requests of a trace that names its blocks: the hits of a cache without limits,
-/// and the branching of prefixes. Holds 32 bytes a request.
+/// and the branching of prefixes. Holds 32 bytes per request.
 class BlockStatistics {
  public:
-  /// `streams` outlives this.
+  /// Keeps a reference to `streams`.
   BlockStatistics(const Streams& streams, const NamedBlocks& named)
       : streams_(&streams), named_(named) {}
 
   void add(const SessionSpec& session);
-  /// Adds the requests of `other`, for which there was another cache.
+  /// Adds the requests of `other`, which had a cache of their own.
   void merge(const BlockStatistics& other);
   [[nodiscard]] std::int64_t requests() const {
     return static_cast<std::int64_t>(requests_.size());
@@ -30,10 +30,10 @@ class BlockStatistics {
   /// "ideal_hit_rate": {"blocks", "tokens", "requests"},
   /// "ideal_hit_rate_second_half": {...}, "prefixes_per_request": distribution}
   ///
-  /// Blocks are those that requests ask for, without those that the recorded server had (see
-  /// SessionSpec). Ideal hits are leading runs of blocks that an earlier request had, in its prompt
-  /// or its response if that is named. A reused block is in several requests. The second half is
-  /// that of the requests.
+  /// Blocks are the blocks that requests ask for, without those that the recorded server had (see
+  /// SessionSpec). Ideal hits are leading blocks that an earlier request had, in its prompt or its
+  /// named response. A reused block is in several requests. The second half is the second half of
+  /// the requests.
   [[nodiscard]] Json report() const;
 
  private:

@@ -85,7 +85,7 @@ BlockNames::Place& BlockNames::place_of(std::int64_t name) {
     return found->second;
   }
   if (name < std::max(kFewest, kSparsest * known_)) {
-    // Sparse numbers below the new size are in the table from now on.
+    // Moves sparse numbers below the new size to the table.
     places_.resize(static_cast<std::size_t>(std::max(name + 1, 2 * size)));
     for (auto at = sparse_.begin(); at != sparse_.end();) {
       const auto next = std::next(at);
@@ -278,7 +278,7 @@ bool BlockTraceReader::read_session(SessionSpec& session) {
 
 namespace {
 
-/// Whether a path in a folder or an archive is that of a session. `shown` is for the error.
+/// Whether a path in a folder or an archive is a file of a session. `shown` is its name in errors.
 bool is_session_file(const std::filesystem::path& inside, const std::string& shown) {
   const bool hidden = std::any_of(inside.begin(), inside.end(), [](const auto& part) {
     return part.string().starts_with('.') && part != "." && part != "..";
@@ -323,8 +323,8 @@ std::map<std::string, std::filesystem::path> session_files(const std::filesystem
   return files;
 }
 
-/// Visits name and text of the sessions of a folder or an archive in the byte order of their paths
-/// in it, or of a single file.
+/// Visits name and text of each file of a folder or an archive, in the byte order of the paths
+/// inside, or of a single file.
 template <class Visit>
 void for_each_session_file(const std::filesystem::path& path, const Visit& visit) {
   if (std::filesystem::is_directory(path)) {
@@ -342,7 +342,7 @@ void for_each_session_file(const std::filesystem::path& path, const Visit& visit
   }
 }
 
-/// Throws the error of a request or session with a time beyond the limit.
+/// Throws the error for a request or session beyond the time limit.
 [[noreturn]] void throw_beyond(const std::string& where) {
   throw ConfigError(fmt::format("{} lies beyond the {} years that can be simulated", where,
                                 kTraceTimeNsMax / kThinkTimeMax.ns));
@@ -405,7 +405,7 @@ void AgentTraceReader::read_file(const std::string& file, const std::string& tex
 void AgentTraceReader::read_requests(const Json& requests, const std::string& pointer,
                                      SimTime began, BlockNames& names, const std::string& file) {
   const std::uint32_t session = sessions_++;
-  // The time of the response before this request.
+  // End of the previous response.
   SimTime ended = began;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Json& json = requests[i];
@@ -413,7 +413,7 @@ void AgentTraceReader::read_requests(const Json& requests, const std::string& po
     const auto error = [&](const std::string& text) {
       return ConfigError(fmt::format("{}: {}: {}", file, here, text));
     };
-    // Half of the clock, so that a request's end is a time, too.
+    // Half of the time limit, so that a request's end does not overflow.
     const auto duration = [&](const char* key, std::size_t places) {
       constexpr std::int64_t kMost = kTraceTimeNsMax / 2;
       const bool is_number = json.is_object() && json.contains(key) && json[key].is_number();

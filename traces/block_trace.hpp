@@ -15,11 +15,11 @@
 #include "traces/request_table.hpp"
 #include "traces/trace_source.hpp"
 
-/// Traces in which requests name their blocks by numbers: a number stands for the tokens of the
-/// block and all before them.
+/// Traces whose requests name their blocks by numbers. A number stands for the tokens of its block
+/// and all tokens before it.
 namespace kvtier {
 
-/// Makes streams of block numbers: each unary chain of their trie is a stream. Holds 16 bytes a
+/// Turns block numbers into streams: each unary chain of their trie is a stream. Holds 16 bytes per
 /// number, or 40 for numbers far larger than their count.
 class BlockNames {
  public:
@@ -27,16 +27,16 @@ class BlockNames {
   BlockNames(Streams& streams, Tokens block, const HashNames* hashes = nullptr)
       : streams_(streams), block_(block), hashes_(hashes) {}
 
-  /// The context of a request with these blocks, of `tokens` tokens. Throws ConfigError, with the
-  /// error that `error(text)` makes, for a number that stood behind another one before.
+  /// The context of a request with these blocks, of `tokens` tokens. Throws the ConfigError that
+  /// `error(text)` makes if a number followed a different number before.
   Context context(const std::vector<std::int64_t>& names, Tokens tokens,
                   const std::function<ConfigError(const std::string&)>& error);
 
  private:
   struct Place {
-    /// None: the number is new.
+    /// No stream: the number is new.
     StreamId stream;
-    /// Its place among the blocks of a context, from 0.
+    /// Position among the blocks of a context, from 0.
     std::int32_t at = 0;
     std::int64_t parent = 0;
   };
@@ -47,7 +47,7 @@ class BlockNames {
   Streams& streams_;
   Tokens block_;
   const HashNames* hashes_;
-  /// By number, as far as the numbers are dense, and the others.
+  /// Places by number: dense numbers in a table, the others in a map.
   std::vector<Place> places_;
   std::unordered_map<std::int64_t, Place> sparse_;
   std::int64_t known_ = 0;
@@ -59,33 +59,33 @@ class BlockNames {
 /// problem, or nothing.
 [[nodiscard]] std::string wrong_block_count(std::size_t blocks, Tokens input, Tokens block);
 
-/// How a format writes its requests, a JSON object a line.
+/// Conventions of a format of JSON lines, one request per line.
 struct BlockTraceStyle {
   TraceFormat format = TraceFormat::mooncake;
   Tokens block;
-  /// Decimal places of the unit of a time stamp below a second.
+  /// Unit of time stamps: 10^-time_places seconds.
   std::size_t time_places = 0;
 };
 [[nodiscard]] BlockTraceStyle block_trace_style(TraceFormat format);
 
-/// Reads requests with `timestamp`, `input_length`, `output_length` and `hash_ids`; other keys but
-/// those of a closed loop are ignored. There is a number for each full block of the input, and one
-/// more for the rest or none. In an open loop each request is a session of one turn, and memory is
-/// that of the distinct numbers; a closed loop also holds 56 bytes a request and its sessions'
-/// names.
+/// Reads requests with `timestamp`, `input_length`, `output_length` and `hash_ids`. Other keys are
+/// ignored, except those of a closed loop. Each full block of the input has a number; a partial
+/// last block may have one, too. In an open loop each request is a session of one turn, and memory
+/// grows with the distinct numbers. A closed loop also holds 56 bytes per request and the names of
+/// its sessions.
 ///
-/// * mooncake: time stamps in milliseconds, blocks of 512 tokens (github.com/kvcache-ai/Mooncake).
-/// In
-///   a closed loop `session_id`, a text or number, says which requests are a session's, and `delay`
-///   how many milliseconds each comes after the response before it; a request with a delay needs no
-///   time stamp (github.com/ai-dynamo/aiperf).
-/// * qwen_bailian: in seconds, blocks of 16 (github.com/alibaba-edu/qwen-bailian-usagetraces-anon).
-///   In a closed loop a request belongs to the session of its `parent_chat_id`; where that has one
-///   that goes on already, a session of its own begins.
+/// * mooncake: time stamps in milliseconds, blocks of 512 tokens
+///   (github.com/kvcache-ai/Mooncake). In a closed loop `session_id`, a text or number, names the
+///   session of a request. `delay` is the time from the previous response in milliseconds; a
+///   request with a delay needs no time stamp (github.com/ai-dynamo/aiperf).
+/// * qwen_bailian: time stamps in seconds, blocks of 16 tokens
+///   (github.com/alibaba-edu/qwen-bailian-usagetraces-anon). In a closed loop a request belongs to
+///   the session of its `parent_chat_id`. If that chat has a later request already, a new session
+///   begins.
 ///
 /// Every error is a ConfigError that names file and line: a malformed line, a missing or repeated
-/// key, too few or too many numbers, a number behind two others, a time before the one above, a
-/// parent that does not stand above, no requests.
+/// key, a wrong count of numbers, a number that follows two different numbers, a decreasing time, a
+/// parent without an earlier line, no requests.
 class BlockTraceReader final : public TraceSource {
  public:
   BlockTraceReader(const std::filesystem::path& path, const BlockTraceStyle& style,
@@ -141,22 +141,22 @@ class BlockTraceReader final : public TraceSource {
 /// Reads agent sessions as published with github.com/callanjfox/kv-cache-tester: a folder of JSON
 /// files, an archive of them (tar, plain, gzip or zstd, or zip), or one file, which may be gzip or
 /// zstd. A folder and an archive of it give the same sessions: the plain files *.json at any depth,
-/// without those below a name that begins with a dot. *.json.gz and *.json.zst in them are errors.
-/// Sessions begin as `session_start` says, in the byte order of the files' paths in the folder or
-/// archive. An archive is held as text until all of it is read.
+/// without paths that have a part beginning with a dot. *.json.gz and *.json.zst in them are
+/// errors. Sessions begin by `session_start`, in the byte order of the files' paths in the folder
+/// or archive. The text of an archive is held in memory until all of it is read.
 ///
-/// A request has `t` (seconds since its session or sub-agent began), `in`, `out` and `hash_ids` of
-/// its full blocks. Block numbers are those of the file. An entry with `requests` is a sub-agent,
-/// which begins at its `t`.
+/// A request has `t` (seconds since the start of its session or sub-agent), `in`, `out` and the
+/// `hash_ids` of its full blocks. Block numbers are valid within their file. An entry with
+/// `requests` is a sub-agent, which begins at its `t`.
 ///
 /// In an open loop each request is a session of one turn, in order of time. Requests of equal times
-/// are ordered by file and by place in it. In a closed loop the requests of a file are one session,
-/// and those of each sub-agent are another one, which begins at its recorded time. `think_time` is
-/// the time since the response before; without it, the time between the two requests less
-/// `api_time`. Holds 56 bytes a request.
+/// are ordered by file and by place in it. In a closed loop the requests of a file are one session.
+/// Those of each sub-agent are another session, which begins at its recorded time. `think_time` is
+/// the time since the previous response; without it, the time between the two requests minus
+/// `api_time`. Holds 56 bytes per request.
 ///
 /// Limit of the closed loop: a caller does not wait for its simulated sub-agents. Its think time
-/// contains the recorded time that they took.
+/// contains their recorded time.
 ///
 /// Every error is a ConfigError that names the file and, with its JSON pointer, the request.
 class AgentTraceReader final : public TraceSource {
@@ -175,9 +175,9 @@ class AgentTraceReader final : public TraceSource {
   bool read_session(SessionSpec& session) override { return table_.next(session); }
 
  private:
-  /// `file`: its name, for errors.
+  /// `file` is its name in errors.
   void read_file(const std::string& file, const std::string& text, SimTime began);
-  /// Those of one session or sub-agent.
+  /// Reads the requests of one session or sub-agent.
   void read_requests(const Json& requests, const std::string& pointer, SimTime began,
                      BlockNames& names, const std::string& file);
 

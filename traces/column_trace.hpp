@@ -16,21 +16,22 @@
 
 namespace kvtier {
 
-/// A table of requests whose columns `options.columns` names: a log of requests (RequestLogReader),
-/// or with hashes a trace of blocks (ColumnTraceReader). Throws ConfigError if there are none.
+/// Opens a table of requests with the columns of `options.columns`: a log of requests
+/// (RequestLogReader), or with hashes a trace of blocks (ColumnTraceReader). Throws ConfigError
+/// without columns.
 [[nodiscard]] std::unique_ptr<TraceSource> open_columns(const std::filesystem::path& path,
                                                         const ImportOptions& options);
 
-/// Reads a table of requests that name the blocks of their prompts (see ColumnRows). There is a
-/// hash for each full block of the input, and one more for the rest or none. A hash stands for the
-/// tokens of its block and of all before it.
+/// Reads a table of requests that name the blocks of their prompts (see ColumnRows). Each full
+/// block of the input has a hash; a partial last block may have one, too. A hash stands for the
+/// tokens of its block and all tokens before it.
 ///
-/// In an open loop each request is a session of one turn, and memory is that of the distinct
-/// hashes. In a closed loop the requests of a `session` are its turns, which come at their times;
-/// it also holds 56 bytes a request and the sessions' names.
+/// In an open loop each request is a session of one turn, and memory grows with the distinct
+/// hashes. In a closed loop the requests of a `session` are its turns, which come at their times. A
+/// closed loop also holds 56 bytes per request and the sessions' names.
 ///
-/// Every error is a ConfigError that names file and line: those of ColumnRows, too few or too many
-/// hashes, a hash behind two others, a time before the one above, no requests.
+/// Every error is a ConfigError that names file and line: the errors of ColumnRows, a wrong count
+/// of hashes, a hash that follows two different hashes, a decreasing time, no requests.
 class ColumnTraceReader final : public TraceSource {
  public:
   ColumnTraceReader(const std::filesystem::path& path, const TraceColumns& columns,

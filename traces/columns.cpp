@@ -24,13 +24,13 @@ std::vector<std::string> keys() {
   return all;
 }
 
-/// A time in a unit of so many decimal places below a second.
+/// Reads a time in units of 10^-places seconds.
 std::optional<Timestamp> parse_time(std::string_view text, std::size_t places) {
   const auto ns = parse_decimal_ns(text, places);
   return ns ? std::optional(Timestamp{TimestampForm::seconds, *ns}) : std::nullopt;
 }
 
-/// Takes a `:unit` off a time's column.
+/// Removes a `:unit` from the name of the time's column, and stores the unit.
 void take_unit(std::string& name, TraceColumns& columns, std::vector<std::string>& problems) {
   const std::size_t colon = name.rfind(':');
   if (colon == name.npos) {
@@ -143,7 +143,7 @@ std::string missing_columns(const TraceColumns& columns, const Columns& there,
 
 }  // namespace
 
-/// Rows as texts.
+/// A table whose rows are read as texts.
 class ColumnRows::Table {
  public:
   explicit Table(HashNames* hashes) : hashes_(hashes) {}

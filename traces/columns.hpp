@@ -18,23 +18,23 @@ namespace kvtier {
 
 class CsvReader;
 
-/// The meaning of the columns of a table of requests, given as a text:
+/// The meaning of the columns of a table of requests, written as a text:
 ///
 ///     time=ts_ms:ms,input=prompt_tokens,output=completion_tokens,hashes=blocks,session=conv,block=64
 ///
-/// `time`, `input` and `output` are needed. The time's unit is s, ms, us or ns; without one the
-/// times are as parse_timestamp reads them. `hashes` names the column of a prompt's block hashes,
-/// and needs `block`, the tokens of a block. `session` says which requests are of one session.
+/// `time`, `input` and `output` are required. The time's unit is s, ms, us or ns; without a unit
+/// parse_timestamp reads the times. `hashes` names the column of a prompt's block hashes, and needs
+/// `block`, the tokens of a block. `session` names the column of sessions.
 struct TraceColumns {
   enum Meaning : std::size_t { time, input, output, hashes, session };
   static constexpr std::array<std::string_view, 5> kMeanings{"time", "input", "output", "hashes",
                                                              "session"};
-  /// Empty: there is no such column.
+  /// Names of the columns by meaning; empty without such a column.
   std::array<std::string, kMeanings.size()> names{};
-  /// Decimal places of the time's unit below a second.
+  /// Unit of the time: 10^-time_places seconds.
   std::optional<std::size_t> time_places{};
   std::optional<Tokens> block{};
-  /// The option that has the text, for errors.
+  /// Name of the option with the text, for errors.
   std::string option{};
 
   [[nodiscard]] bool has(Meaning meaning) const { return !names[meaning].empty(); }
@@ -43,35 +43,35 @@ struct TraceColumns {
 /// Throws ConfigError if the first line of a table is empty.
 void expect_column_names(const CsvReader& rows);
 
-/// Reads such a text; nullopt if something is wrong with it, which is then added to `problems`.
+/// Parses such a text. Adds its errors to `problems`, and then returns nullopt.
 [[nodiscard]] std::optional<TraceColumns> parse_columns(std::string_view text,
                                                         const std::string& option,
                                                         std::vector<std::string>& problems);
 
 class HashNames;
 
-/// The requests of a table: CSV whose first line names the columns, or JSON lines whose keys do,
-/// plain, gzip or zstd. Which of them it is shows in the first character.
+/// The requests of a table: CSV whose first line names the columns, or JSON lines with these keys;
+/// plain, gzip or zstd. The first character tells CSV from JSON.
 ///
-/// Hashes are a list of whole numbers or strings: a list in JSON, in CSV a field in which spaces,
-/// commas or semicolons separate them, with or without brackets around them.
+/// Hashes are whole numbers or strings: a list in JSON; in CSV a field, in which spaces, commas or
+/// semicolons separate them, with or without brackets.
 ///
-/// Every error is a ConfigError that names file and line: a missing column (with those that there
-/// are), one that comes twice, a malformed line, a time or a number that cannot be read.
+/// Every error is a ConfigError that names file and line: a missing column (with the existing
+/// ones), a duplicate column, a malformed line, an invalid time or number.
 class ColumnRows {
  public:
   struct Row {
     Timestamp time;
-    /// At least 1 where there are hashes, else 0.
+    /// At least 1 with hashes, else at least 0.
     Tokens input;
     Tokens output;
-    /// Empty without such a column.
+    /// Empty without a column of sessions.
     std::string_view session;
     /// Dense numbers of the hashes.
     std::vector<std::int64_t> hashes;
   };
 
-  /// `hashes` outlives this; null if `columns` have none.
+  /// Keeps a pointer to `hashes`, which is null if `columns` has no hashes.
   ColumnRows(const std::filesystem::path& path, TraceColumns columns, HashNames* hashes);
   ColumnRows(const ColumnRows&) = delete;
   ColumnRows& operator=(const ColumnRows&) = delete;

@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-/// The bits of a number as it is usually written.
+/// The bits of a number in canonical form; nullopt for other texts.
 std::optional<std::uint64_t> bits_of(std::string_view text) {
   const bool negative = text.starts_with('-');
   const std::string_view digits = text.substr(negative ? 1 : 0);
@@ -27,7 +27,8 @@ std::optional<std::uint64_t> bits_of(std::string_view text) {
   return negative ? static_cast<std::uint64_t>(value) : bits;
 }
 
-/// Hashes may be consecutive small numbers, or differ only in their upper bits.
+/// Mixes the bits, because hashes may be consecutive small numbers or differ only in their upper
+/// bits.
 std::uint64_t mixed(std::uint64_t bits) {
   bits ^= bits >> 32;
   bits *= 0x9e3779b97f4a7c15;

@@ -10,15 +10,15 @@
 
 namespace kvtier {
 
-/// Dense numbers, from 0, for the hashes of blocks: whole numbers or strings. Holds 20 to 40 bytes
-/// for a number, and some 60 and the text for a string.
+/// Dense numbers, from 0, for the hashes of blocks, which are whole numbers or strings. Holds 20 to
+/// 40 bytes per number, and about 60 bytes and the text per string.
 ///
 /// Servers print a hash of 64 bits with or without a sign, so a negative number is the same hash as
-/// the unsigned number of the same bits. A number that is longer, or is written with leading zeros,
-/// counts as a string.
+/// the unsigned number of the same bits. A longer number, or one with leading zeros, counts as a
+/// string.
 class HashNames {
  public:
-  /// The number of a hash as it is written. `is_string`: it is in quotes, so `text` is no number.
+  /// The number of a hash. `is_string`: the hash is quoted, so `text` is never a number.
   std::int64_t number_of(std::string_view text, bool is_string);
   /// The hash that has this number, for errors; takes time linear in the hashes.
   [[nodiscard]] std::string text_of(std::int64_t number) const;
@@ -30,8 +30,8 @@ class HashNames {
       return std::hash<std::string_view>()(text);
     }
   };
-  /// An open-addressed table: std::unordered_map takes several times longer, and most of the time
-  /// of reading a trace.
+  /// Slot of an open-addressed table. With std::unordered_map, look-ups take several times longer,
+  /// and most of the time of reading a trace.
   struct Slot {
     std::uint64_t bits = 0;
     /// Negative: the slot is free.

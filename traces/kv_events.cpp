@@ -17,7 +17,7 @@ constexpr std::string_view kStored = "BlockStored";
 constexpr std::string_view kRemoved = "BlockRemoved";
 constexpr std::string_view kCleared = "AllBlocksCleared";
 
-/// The values of an event in the form of a list, after its type.
+/// The values of an event in list form, after its type.
 constexpr std::array<std::string_view, 9> kStoredValues{
     "block_hashes", "parent_block_hash", "token_ids",  "block_size", "lora_id",
     "medium",       "lora_name",         "extra_keys", "group_idx"};
@@ -254,7 +254,7 @@ KvEventReader::Place& KvEventReader::place_of(std::int64_t block) {
 
 Context KvEventReader::chain_of(const Event& event) {
   KvEventCounts& events = *counts().kv_events;
-  // The block before, and its place.
+  // The previous block, and its place.
   std::int64_t parent = kRoot;
   Place before{.stream = kNoStream, .at = -1};
   if (event.parent) {

@@ -15,41 +15,40 @@
 
 namespace kvtier {
 
-/// Reads the events that a server publishes of its own KV cache (vLLM's and SGLang's KV events), as
-/// JSON lines, plain, gzip or zstd. A line is a batch of events, in one of two forms:
+/// Reads the KV cache events of a server (vLLM's and SGLang's KV events) as JSON lines, plain, gzip
+/// or zstd. A line is a batch of events, in one of two forms:
 ///
 ///     {"ts": 12.5, "events": [{"type": "BlockStored", "block_hashes": [7, 8],
 ///         "parent_block_hash": 6, "token_ids": [...], "block_size": 16, "medium": "GPU"}]}
 ///     [12.5, [["BlockStored", [7, 8], 6, [...], 16, null, "GPU"]], 0]
 ///
 /// `ts` is in seconds and does not decrease. Hashes are whole numbers or strings. `token_ids` may
-/// be null, empty or missing. No medium is the GPU. Other keys are ignored, and so are the ranks of
-/// batches: the ranks of one server are read as one cache.
+/// be null, empty or missing. An event without medium is of the GPU. Other keys are ignored. The
+/// ranks of batches are ignored, too: all ranks of a server are one cache.
 ///
-/// A BlockStored event says that the server did not find these blocks on its GPU, and either
-/// computed or loaded them. Each becomes a request: a session of one turn at the batch's time,
-/// whose response has one token. The prompt is the chain of the parent and the blocks. The turn's
-/// new tokens are those of the blocks, and they alone count as asked for: the server had the chain
-/// before them. So these requests are what a cache behind that GPU is asked for, or what a larger
-/// GPU cache would have saved.
+/// A BlockStored event means that the server did not find these blocks on its GPU, and computed or
+/// loaded them. Each event becomes a request: a session of one turn at the batch's time, with a
+/// response of one token. The prompt is the chain of the parent and the blocks. Only the tokens of
+/// the blocks are new and count as asked for, because the server had the chain before them. So
+/// these are the requests to a cache behind that GPU, or the misses that a larger GPU cache would
+/// have saved.
 ///
-/// * The events do not tell prefill from decoding. Blocks that decoding filled are requests too,
-///   and no cache has them before.
-/// * A chunked prefill is one request a chunk.
-/// * BlockRemoved and AllBlocksCleared are counted only: a block that is stored again has the same
-///   tokens.
-/// * Events of other media than the GPU are counted only. So are those of other groups of layers
-///   than the first (`group_idx` over 0), which store the same tokens once more.
-/// * A chain whose parent was not stored before begins a stream of its own, as if nothing were
-///   before it; the report counts them. When its parent is stored later, the chain's blocks move
-///   behind it, and count once more as never seen.
+/// * The events do not tell prefill from decode. Blocks filled by decode are requests, too, and no
+///   cache has them before.
+/// * A chunked prefill is one request per chunk.
+/// * BlockRemoved and AllBlocksCleared are only counted, because a block that is stored again has
+///   the same tokens.
+/// * Events of media other than the GPU are only counted. So are events of groups of layers other
+///   than the first (`group_idx` over 0), which store the same tokens again.
+/// * A chain whose parent was not stored before begins a stream of its own, at position 0; the
+///   report counts these chains. If the parent is stored later, the chain's blocks move behind it
+///   when they are stored again, and count as new.
 ///
-/// Holds 40 to 80 bytes a distinct block, more where hashes are strings, and the events of one
-/// line.
+/// Holds 40 to 80 bytes per distinct block, more if hashes are strings, and the events of one line.
 ///
-/// Every error is a ConfigError that names file and line: a malformed line, a missing key, a time
-/// before the one above, a block behind two others, blocks of two sizes, token ids that are too few
-/// or too many, no block stored on the GPU.
+/// Every error is a ConfigError that names file and line: a malformed line, a missing key, a
+/// decreasing time, a block that follows two different blocks, blocks of two sizes, a wrong count
+/// of token ids, no block stored on the GPU.
 class KvEventReader final : public TraceSource {
  public:
   explicit KvEventReader(const std::filesystem::path& path, const ImportOptions& options = {});
@@ -66,7 +65,7 @@ class KvEventReader final : public TraceSource {
 
  private:
   using Hash = LineScanner::Hash;
-  /// An event as its line has it.
+  /// An event as written in its line.
   struct Event {
     std::optional<std::string_view> type;
     /// Range of the event's blocks in `hashes_`.
@@ -81,9 +80,9 @@ class KvEventReader final : public TraceSource {
     bool has_parent = false;
   };
   struct Place {
-    /// None: the block was not stored yet.
+    /// No stream: the block was not stored yet.
     StreamId stream;
-    /// Its place among the blocks of a context, from 0.
+    /// Position among the blocks of a context, from 0.
     std::int32_t at = 0;
     std::int64_t parent = 0;
   };

@@ -13,12 +13,12 @@ namespace kvtier {
 /// Reads the next line that is not blank. False at the end.
 [[nodiscard]] bool next_filled_line(LineReader& lines, std::string_view& line);
 
-/// Reads the JSON of one line from left to right. nlohmann's parser would read the same lines
-/// several times slower; the shapes are fixed and small. Every error is a ConfigError that names
-/// file, line and column.
+/// Reads the JSON of one line from left to right. It is several times faster than nlohmann's
+/// parser, because the shapes are fixed and small. Every error is a ConfigError that names file,
+/// line and column.
 class LineScanner {
  public:
-  /// Both outlive this.
+  /// Keeps references to both.
   LineScanner(std::string_view line, const LineReader& reader) : line_(line), reader_(reader) {}
 
   /// Takes `wanted` if it comes next.
@@ -35,7 +35,7 @@ class LineScanner {
   std::string_view key();
   /// A whole number in minimum .. maximum.
   std::int64_t integer(const char* name, std::int64_t minimum, std::int64_t maximum);
-  /// A time in units of 10^-places seconds, at most kTraceTimeNsMax, as parse_decimal_ns reads it.
+  /// A time in units of 10^-places seconds, at most kTraceTimeNsMax (see parse_decimal_ns).
   std::int64_t time_ns(const char* name, std::size_t places);
   /// A string, whose escapes stay as they are, or a whole number, as text.
   std::string text_or_number(const char* name);
@@ -53,7 +53,7 @@ class LineScanner {
   void skip_value();
   /// The number of values of a list; null counts as empty.
   std::int64_t skip_list();
-  /// A value as it is written, without the quotes of a string; lists and objects as a whole.
+  /// The text of any value, without the quotes of a string; lists and objects as a whole.
   std::string_view value();
   [[noreturn]] void fail(std::string_view expected) const;
 

@@ -9,8 +9,8 @@
 
 namespace kvtier {
 
-/// Parameters of LongContextGenerator. Contexts are as long as the instructions of LongAlign (arXiv
-/// 2401.18058), 8K to 64K tokens; their distribution, and all of the questions, are choices.
+/// Parameters of LongContextGenerator. Contexts have the lengths of LongAlign's instructions (arXiv
+/// 2401.18058), 8K to 64K tokens. Their distribution and the questions are our choices.
 struct LongContextParameters {
   Tokens context_tokens_min{8192};
   Tokens context_tokens_max{65536};
@@ -25,10 +25,11 @@ void describe(V& v, LongContextParameters& c) {
   v.field("context_tokens_min", c.context_tokens_min,
           "Tokens of the shortest context (LongAlign, arXiv 2401.18058: 8K to 64K).", tokens);
   v.field("context_tokens_max", c.context_tokens_max,
-          "Tokens of the longest context; the logarithms of lengths in between are equally likely.",
+          "Tokens of the longest context; the logarithm of the length is uniform in between.",
           tokens);
   v.field("questions", c.questions,
-          "Questions on one context, a turn each; the first brings the context.", between(1, 1e6));
+          "Questions on one context, one turn each; the first turn brings the context.",
+          between(1, 1e6));
   v.field("question_tokens", c.question_tokens, "Tokens of a question.", tokens);
   v.field("answer_tokens", c.answer_tokens, "Tokens of an answer.", tokens);
 }

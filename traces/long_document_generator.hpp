@@ -26,7 +26,8 @@ void describe(V& v, LongDocumentParameters& c) {
   v.field("document_tokens_min", c.document_tokens_min, "Tokens of the shortest document.", tokens);
   v.field("document_tokens_max", c.document_tokens_max,
           "Tokens of the longest document; lengths in between are equally likely.", tokens);
-  v.field("tasks", c.tasks, "Tasks on one document, a turn each; the first brings the document.",
+  v.field("tasks", c.tasks,
+          "Tasks on one document, one turn each; the first turn brings the document.",
           between(1, 1e6));
   v.field("task_input_tokens", c.task_input_tokens, "Tokens of a task's input.", tokens);
   v.field("task_output_tokens", c.task_output_tokens, "Tokens of a task's response.", tokens);

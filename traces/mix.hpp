@@ -15,10 +15,10 @@
 
 namespace kvtier {
 
-/// One of the workloads that are mixed.
+/// One workload of a mix.
 struct MixedSource {
   std::unique_ptr<SessionSource> sessions;
-  /// Without them, those of the sessions are kept.
+  /// Draws new think times; nullopt keeps those of the sessions.
   std::optional<ThinkTimes> think_times;
   double weight = 1;
   /// Priority of its sessions.
@@ -28,11 +28,11 @@ struct MixedSource {
 };
 
 /// Sessions drawn from several workloads, each by its weight over the sum of all, from the stream
-/// "workload/mix". A session's class is the position of its workload. Never ends by itself: a
-/// trace that has no session left when one is drawn is a ConfigError.
+/// "workload/mix". A session's class is the position of its workload. Never ends: if a drawn trace
+/// has no session left, it throws ConfigError.
 class MixSource final : public SessionSource {
  public:
-  /// `streams` are those of all of them, or null if they name no tokens.
+  /// `streams` belong to all workloads; null if they name no tokens.
   MixSource(std::vector<MixedSource> workloads, std::uint64_t seed, SharedStreams streams);
 
   bool next(SessionSpec& session) override;
@@ -46,9 +46,9 @@ class MixSource final : public SessionSource {
   SharedStreams streams_;
   std::size_t drawn_ = 0;
   std::int64_t given_ = 0;
-  /// Sessions given from each workload.
+  /// Number of sessions drawn from each workload.
   std::vector<std::int64_t> given_of_;
-  /// Numbers of the workloads' prompts, which have the same ids as those of others.
+  /// Unique ids of shared prompts, by workload and the id there.
   std::map<std::pair<std::size_t, std::int64_t>, std::int64_t> shared_prompts_;
 };
 

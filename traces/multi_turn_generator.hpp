@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-/// Parameters of MultiTurnGenerator, those of benchmarks of inference engines. The numbers are
+/// Parameters of MultiTurnGenerator, as in benchmarks of inference engines. The numbers are our
 /// choices.
 struct MultiTurnParameters {
   std::int64_t rounds = 5;
@@ -24,17 +24,17 @@ void describe(V& v, MultiTurnParameters& c) {
   const auto prefix = between(0, 1e7);
   v.field("rounds", c.rounds, "Turns of every client.", between(1, 1e6));
   v.field("common_prefix_tokens", c.common_prefix_tokens,
-          "Tokens that all clients begin with, word for word.", prefix);
+          "Tokens of a prefix that all clients share.", prefix);
   v.field("client_prefix_tokens", c.client_prefix_tokens,
-          "Tokens behind these that a client's first round has more than the others.", prefix);
+          "Additional tokens of a client's first round, after the common prefix.", prefix);
   v.field("user_tokens", c.user_tokens, "New tokens of each round.", tokens);
   v.field("response_tokens", c.response_tokens, "Tokens of each response.", tokens);
 }
 
-/// Synthetic clients, each a session of `rounds` turns of exactly the same numbers of tokens, as
-/// multi-turn benchmarks of inference engines have them. The prompt of round r (from 1) has common
-/// prefix + client prefix + (r - 1) x (user + response) + user tokens. A client is one stream.
-/// Nothing is drawn.
+/// Synthetic clients, as in multi-turn benchmarks of inference engines: each is a session of
+/// `rounds` turns with equal token counts. The prompt of round r (from 1) has common prefix +
+/// client prefix + (r - 1) x (user + response) + user tokens. A client is one stream. Nothing is
+/// drawn.
 class MultiTurnGenerator final : public NamingGenerator {
  public:
   MultiTurnGenerator(const MultiTurnParameters& parameters, SharedStreams streams);

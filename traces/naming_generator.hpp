@@ -12,8 +12,8 @@ namespace kvtier {
 /// The streams of one generator, or of all generators of a mix.
 using SharedStreams = std::shared_ptr<Streams>;
 
-/// A generator whose turns name their tokens. Of a session that is over nothing stays but its
-/// streams, 24 bytes each.
+/// Base class of generators whose turns name their tokens. An ended session keeps only its streams,
+/// 24 bytes each.
 class NamingGenerator : public SessionSource {
  public:
   [[nodiscard]] Streams* streams() final { return streams_.get(); }
@@ -24,15 +24,15 @@ class NamingGenerator : public SessionSource {
   [[nodiscard]] StreamId open(const Context& parent = {}) {
     return parent.stream.valid() ? streams_->open(parent.stream, parent.tokens) : streams_->open();
   }
-  /// Makes `session` one without turns.
+  /// Resets `session` to one without turns.
   static void clear(SessionSpec& session) {
     session.arrival = SimTime();
     session.shared_prompt = SharedPrompt();
     session.turns.clear();
     session.contents.clear();
   }
-  /// Adds a turn whose prompt and response are the first tokens of one stream. `fresh` of the
-  /// prompt are not of the session's turn before.
+  /// Adds a turn whose prompt and response are the first tokens of one stream. `fresh` tokens of
+  /// the prompt are not part of the session's previous turn.
   static void add_turn(SessionSpec& session, const Context& prompt, Tokens fresh, Tokens response,
                        SimDuration think = {}) {
     session.turns.push_back({.user = fresh, .assistant = response, .think = think});

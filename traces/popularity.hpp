@@ -7,14 +7,14 @@
 
 namespace kvtier {
 
-/// Zipf's law: of `count` things, the one of rank k (from 1) is drawn with a probability in
-/// proportion to k^-exponent. Holds 8 bytes each.
+/// Zipf's law: of `count` items, the item of rank k (from 1) is drawn with a probability
+/// proportional to k^-exponent. Holds 8 bytes per item.
 class Popularity {
  public:
   /// `count` > 0 and `exponent` >= 0.
   Popularity(std::int64_t count, double exponent);
 
-  /// The rank less one, 0 the most popular.
+  /// Draws an item. Returns its rank minus one; 0 is the most popular.
   [[nodiscard]] std::int64_t draw(RandomStream& stream) const;
 
  private:

@@ -32,7 +32,8 @@ RagGenerator::RagGenerator(const RagParameters& parameters, std::uint64_t seed,
 }
 
 void RagGenerator::draw_documents() {
-  // If few documents have nearly all of the popularity, drawing a new one would take long.
+  // Limit of redraws: if few documents have nearly all of the popularity, drawing a new one takes
+  // long.
   constexpr int kDraws = 64;
   drawn_.clear();
   const auto has = [this](std::int64_t document) {
@@ -43,7 +44,7 @@ void RagGenerator::draw_documents() {
     for (int draw = 1; draw < kDraws && has(document); ++draw) {
       document = popularity_.draw(documents_stream_);
     }
-    if (has(document)) {  // then the most popular one that is left
+    if (has(document)) {  // takes the most popular document left
       for (document = 0; has(document);) {
         ++document;
       }
@@ -58,7 +59,7 @@ void RagGenerator::draw_documents() {
 bool RagGenerator::next(SessionSpec& session) {
   draw_documents();
   Context prompt = instructions_;
-  std::uint32_t sequence = 0;  // the empty one
+  std::uint32_t sequence = 0;  // the empty sequence
   bool is_known = true;
   for (const std::int64_t document : drawn_) {
     const std::uint64_t key = std::uint64_t{sequence} << 32U | static_cast<std::uint64_t>(document);
@@ -79,7 +80,7 @@ bool RagGenerator::next(SessionSpec& session) {
       nodes_.emplace(key, Node{sequence, prompt.stream});
     }
   }
-  if (is_known) {  // the question leaves the documents
+  if (is_known) {  // the question forks from the documents
     prompt.stream = open(prompt);
   }
   prompt.tokens += parameters_.question_tokens;

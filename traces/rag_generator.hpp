@@ -15,7 +15,7 @@
 
 namespace kvtier {
 
-/// In which order a request has its documents.
+/// Order of the documents of a request.
 enum class DocumentOrder {
   drawn,   // as they were drawn
   sorted,  // the most popular first, so that the same documents are always in the same order
@@ -26,7 +26,8 @@ constexpr auto enum_names(DocumentOrder) {
 }
 
 /// Parameters of RagGenerator. RAGCache (arXiv 2404.12457) finds that 3 % of the documents take 60
-/// % of the requests, as 10,000 do with an exponent of 0.96. All else are choices.
+/// % of the requests; so do 10,000 documents with an exponent of 0.96. All other values are our
+/// choices.
 struct RagParameters {
   std::int64_t documents = 10000;
   double popularity_exponent = 0.96;
@@ -43,18 +44,20 @@ struct RagParameters {
 template <class V>
 void describe(V& v, RagParameters& c) {
   const auto tokens = between(1, 1e7);
-  v.field("documents", c.documents, "How many documents there are.", between(1, 1e7));
+  v.field("documents", c.documents, "Number of documents.", between(1, 1e7));
   v.field("popularity_exponent", c.popularity_exponent,
-          "Zipf exponent of the documents' popularity: the one of rank k is drawn with a "
-          "probability in proportion to k^-exponent.",
+          "Zipf exponent of the documents' popularity: the document of rank k is drawn with a "
+          "probability proportional to k^-exponent.",
           between(0, 10));
   v.field("documents_per_request", c.documents_per_request,
-          "How many different documents a request has.", between(1, 1000));
+          "Number of different documents of a request.", between(1, 1000));
   v.field("order", c.order,
-          "Order of a request's documents: drawn (as they are found) or sorted (the same ones "
-          "always in the same order).");
+          "Order of a request's documents: drawn (order of the draws) or sorted (the most popular "
+          "first, so "
+          "that equal documents have equal order).");
   v.field("instruction_tokens", c.instruction_tokens,
-          "Tokens before the documents, the same in all requests.", between(0, 1e7));
+          "Tokens of the instructions before the documents, equal in all requests.",
+          between(0, 1e7));
   v.field("document_tokens_median", c.document_tokens_median,
           "Median tokens of a document (lognormal).",
           {.minimum = 0, .maximum = 1e7, .minimum_excluded = true});
@@ -62,18 +65,18 @@ void describe(V& v, RagParameters& c) {
           "Standard deviation of their logarithm.", between(0, 10));
   v.field("document_tokens_max", c.document_tokens_max, "Most tokens of a document.", tokens);
   v.field("question_tokens", c.question_tokens,
-          "Tokens behind the documents that no other request has.", tokens);
+          "Tokens of the question after the documents, which no other request has.", tokens);
   v.field("response_tokens", c.response_tokens, "Tokens of a response.", tokens);
 }
 
 /// Synthetic sessions of one request each, without end and without times: instructions, documents
-/// by popularity, and a question. Requests share the instructions, and documents as far as the same
-/// ones come in the same order.
+/// by popularity, and a question. Requests share the instructions, and the documents up to the
+/// first difference in order.
 ///
-/// Documents are drawn without replacement from the stream "workload/rag_documents", their lengths,
-/// once, from "workload/document_lengths". The sequences of documents that occurred are kept in a
-/// tree, about 40 bytes for each beginning of one that is new. With many documents in drawn order
-/// that is nearly every request's second, third and so on.
+/// Documents are drawn without replacement from the stream "workload/rag_documents", and their
+/// lengths once from "workload/document_lengths". A tree keeps the sequences of documents so far,
+/// about 40 bytes for each distinct prefix of a sequence. With many documents in drawn order,
+/// nearly every request adds prefixes.
 class RagGenerator final : public NamingGenerator {
  public:
   RagGenerator(const RagParameters& parameters, std::uint64_t seed, SharedStreams streams);
@@ -84,7 +87,7 @@ class RagGenerator final : public NamingGenerator {
   /// A sequence of documents.
   struct Node {
     std::uint32_t number = 0;
-    /// Has its tokens.
+    /// Stream of the sequence's tokens.
     StreamId stream;
   };
   void draw_documents();
@@ -92,10 +95,10 @@ class RagGenerator final : public NamingGenerator {
   RagParameters parameters_;
   Popularity popularity_;
   RandomStream documents_stream_;
-  /// By document.
+  /// Tokens by document.
   std::vector<std::int32_t> lengths_;
   Context instructions_;
-  /// By the number of the sequence without the last document, and that document. Only looked up.
+  /// By the number of the sequence without its last document, and that document. Never iterated.
   std::unordered_map<std::uint64_t, Node> nodes_;
   std::vector<std::int64_t> drawn_;
   std::int64_t generated_ = 0;

@@ -13,31 +13,32 @@
 
 namespace kvtier {
 
-/// Which names a log's columns have.
+/// The names of a log's columns.
 enum class RequestLogColumns { generic, azure_llm };
 
-/// Reads a log of requests, one row each, with the time at which it came in: CSV (RFC 4180 without
-/// line breaks in fields), plain, gzip or zstd. Its first line names the columns, in any order;
-/// others are ignored.
+/// Reads a log of requests, one row each, with their arrival times: CSV (RFC 4180 without line
+/// breaks in fields), plain, gzip or zstd. Its first line names the columns, in any order; other
+/// columns are ignored.
 ///
-/// * generic: `arrival`, `input_tokens` and `output_tokens` are needed. `session` (any text) says
-///   which requests are turns of one conversation; without it each row is one of a single turn.
-///   `turn` (with `session`) numbers them. `input_tokens` are those that are new in the turn; what
-///   came before is the history, which the log does not repeat.
+/// * generic: `arrival`, `input_tokens` and `output_tokens` are required. `session` (any text)
+/// names
+///   the session of a request; without it each row is a session of one turn. `turn` (with
+///   `session`) numbers the turns. `input_tokens` are the new tokens of the turn, without the
+///   history.
 /// * azure_llm: `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`, as in the Azure LLM inference
 ///   traces (github.com/Azure/AzurePublicDataset). They have no sessions: each row is a session of
 ///   one turn, and its context is all new.
-/// * any other table, also JSON lines, whose columns a TraceColumns names: as generic, without
+/// * any other table, also JSON lines, with the columns of a TraceColumns: as generic, without
 ///   `turn`.
 ///
-/// Times are as parse_timestamp reads them, all of one form; the earliest one becomes zero. Rows
-/// may come in any order: they are sorted by time, of equal times by their place, and what was out
-/// of order is counted in the report. The sort holds the rows in memory, 32 bytes each beside the
-/// names of the sessions; `kvtier trace import` makes a trace of them that streams.
+/// parse_timestamp reads the times, which must have one form; the earliest becomes zero. Rows may
+/// come in any order: they are sorted by time, equal times by their place, and the report counts
+/// rows out of order. The sort holds the rows in memory, 32 bytes each and the names of the
+/// sessions; `kvtier trace import` converts them to a trace that streams.
 ///
 /// Every error is a ConfigError that names file and line: a missing column, a row of another
-/// length, a time that cannot be read or has another form than the first, a count that is negative
-/// or not whole, a missing session, turns that do not increase with time, no rows.
+/// length, an invalid time or a time of another form than the first, a count that is negative or
+/// not whole, a missing session, turns that do not increase with time, no rows.
 /// DeviceError if the rows do not fit into memory.
 class RequestLogReader final : public TraceSource {
  public:
@@ -55,7 +56,8 @@ class RequestLogReader final : public TraceSource {
  private:
   struct Row {
     std::int64_t arrival_ns = 0;
-    /// Sessions by first appearance, in the file and then in time.
+    /// Number of the session: while reading by first appearance in the file, after the sort in
+    /// time.
     std::uint32_t session = 0;
     std::uint32_t input = 0;
     std::uint32_t output = 0;
@@ -69,7 +71,7 @@ class RequestLogReader final : public TraceSource {
   void read(const std::filesystem::path& path, RequestLogColumns columns);
   void read(const std::filesystem::path& path, const TraceColumns& columns);
   void add(const Row& row);
-  /// The number of a session, or of a row without a name.
+  /// The number of the session `name`; a new number for an empty name.
   [[nodiscard]] std::uint32_t session_of(std::string_view name);
   void sort();
 

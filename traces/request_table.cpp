@@ -7,7 +7,7 @@ namespace kvtier {
 
 Tokens common_tokens(const Streams& streams, Context a, Context b) {
   while (a.stream != b.stream) {
-    // The one that begins later is no part of the other.
+    // The stream that begins later is not an ancestor of the other.
     Context& later = streams.first_of(a.stream) > streams.first_of(b.stream) ? a : b;
     later.tokens = std::min(later.tokens, Tokens(streams.first_of(later.stream)));
     later.stream = streams.parent(later.stream);
@@ -74,7 +74,7 @@ void RequestTable::fill(SessionSpec& session, const Range& range) const {
     session.turns.push_back(turn);
     session.contents.push_back({.prompt = request.prompt});
   }
-  // The last prompt of such a row has the tokens of all before it.
+  // If a prompt continues the previous turn, its stream has the tokens of that turn, too.
   for (std::size_t i = session.contents.size() - 1; i-- > 0;) {
     TurnContent& content = session.contents[i];
     if (content.whole.tokens.value > 0) {

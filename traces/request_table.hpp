@@ -9,43 +9,45 @@
 
 namespace kvtier {
 
-/// How long the beginning is that two contexts share.
+/// Tokens of the common prefix of two contexts.
 [[nodiscard]] Tokens common_tokens(const Streams& streams, Context a, Context b);
 
-/// How many of a prompt's tokens are those of the session's turn before, of its response if that is
-/// named. The response's last token, which has no KV, is behind the whole.
+/// Tokens of a prompt that belong to the session's previous turn, with its response if the trace
+/// names it. The last token of the response counts, although `whole` ends before it because it has
+/// no KV.
 [[nodiscard]] Tokens known_tokens(const Streams& streams, const TurnContent& before,
                                   const TurnContent& turn);
 
-/// Requests that name their blocks, held until all are known: each becomes a session of one turn,
-/// or those of a conversation become the turns of one session. Holds 56 bytes a request.
+/// Requests that name their blocks, held until all are known. Each becomes a session of one turn,
+/// or the requests of a conversation become the turns of one session. Holds 56 bytes per request.
 class RequestTable {
  public:
   struct Request {
     SimTime arrival;
-    /// From the response of the session's request before to this one.
+    /// Time from the previous response of the session to this request.
     SimDuration think;
     Context prompt;
     Tokens output;
-    /// Sessions have numbers in the order in which they are met.
+    /// Number of the session, by first appearance.
     std::uint32_t session = 0;
   };
-  /// The meaning of Turn::think in a gathered session.
+  /// The meaning of Turn::think in a session of several requests.
   enum class Gaps { arrivals, think_times };
 
-  /// `streams` outlives this.
+  /// Keeps a reference to `streams`.
   explicit RequestTable(const Streams& streams) : streams_(streams) {}
 
   void add(const Request& request) { requests_.push_back(request); }
   [[nodiscard]] bool empty() const { return requests_.empty(); }
-  /// After the last request: one by one in order of time, equal times in the order of `add`.
+  /// Called after the last `add`: each request is a session, in order of time; equal times in the
+  /// order of `add`.
   void order_alone();
-  /// The same for sessions, by their first request, and inside of them. `block`: how many tokens a
-  /// block has.
+  /// Called after the last `add`: groups requests into sessions in order of their first requests,
+  /// with the requests in order of time. `block`: tokens of a block.
   void order_sessions(Gaps gaps, Tokens block);
 
-  /// The next session, in order of arrival. Where the next prompt of a session has room for the
-  /// response behind this one's full blocks, the response's tokens are those there.
+  /// The next session, in order of arrival. If the next prompt of a session continues this prompt's
+  /// full blocks and has room for the response, the response's tokens are those of the next prompt.
   bool next(SessionSpec& session);
 
  private:
@@ -57,7 +59,7 @@ class RequestTable {
 
   const Streams& streams_;
   std::vector<Request> requests_;
-  /// Requests of each gathered session. Empty if each request is a session.
+  /// Ranges of requests by session; empty if each request is a session.
   std::vector<Range> sessions_;
   Gaps gaps_ = Gaps::arrivals;
   Tokens block_;

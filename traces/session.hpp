@@ -9,63 +9,62 @@
 
 namespace kvtier {
 
-/// One turn of a conversation: the user's tokens come in, a response of known length is generated.
+/// One turn of a session: the user's new tokens, and a response of known length.
 struct Turn {
   Tokens user;
   Tokens assistant;
   /// Time from the previous turn's last token to this turn's arrival; zero for the first turn. In
-  /// logged workloads, from the previous turn's arrival.
+  /// logged workloads, the time since the previous turn's arrival.
   SimDuration think;
 };
 
-/// Tokens that several sessions begin with, word for word, such as a virtual assistant's system
+/// A shared prompt: tokens with which several sessions begin, such as a virtual assistant's system
 /// prompt. They come before the first turn's user tokens and count in no turn.
 struct SharedPrompt {
   /// Sessions with the same id have the same tokens.
   std::int64_t id = 0;
-  /// Zero: none.
+  /// Zero without a shared prompt.
   Tokens tokens{};
 };
 
-/// The tokens of a turn, where a trace names them.
+/// The tokens of a turn, if the source names them.
 struct TurnContent {
-  /// All tokens that the turn's prefill needs KV of, those of earlier turns included.
+  /// All tokens of the turn's prompt, with those of earlier turns.
   Context prompt;
-  /// With the response's behind them; no stream if the trace does not name those.
+  /// Prompt and response; no stream if the source does not name the response's tokens.
   Context whole{};
 };
 
-/// How a trace names the tokens of its turns: by blocks of so many, of which the last one of a
-/// prompt may have a name although it is not full.
+/// How a trace names the tokens of its turns: by blocks of `block` tokens. If `partial`, a prompt's
+/// last block has a name even if it is not full.
 struct NamedBlocks {
   Tokens block;
   bool partial = false;
 };
 
-/// One conversation as a trace or a generator gives it.
+/// One session of a trace or a generator.
 struct SessionSpec {
   /// Position in the workload, from 0; unique.
   std::int64_t id = 0;
-  /// When the first turn arrives.
+  /// Arrival of the first turn.
   SimTime arrival;
   SharedPrompt shared_prompt{};
-  /// In a mix of workloads, the position of its own one; else 0.
+  /// Position of the session's workload in a mix; else 0.
   std::int32_t workload_class = 0;
-  /// The priority of its requests, for orders that go by it: the smaller, the more urgent.
+  /// Priority of its requests, for policies that use it: the smaller, the more urgent.
   std::int64_t priority = 0;
   std::vector<Turn> turns;
-  /// One for each turn, in streams of the source; empty: a turn's prompt is the session so far and
-  /// its user tokens. If there are some, a turn's user tokens are those of its prompt that the
-  /// session's turn before did not have, one at least. If a first turn has fewer user tokens than
-  /// its prompt, the server that the trace was recorded on had the tokens before them: requests of
-  /// such a trace count as asking for the others alone.
+  /// Contents of the turns, in streams of the source. Empty: a turn's prompt is the history and its
+  /// user tokens. Otherwise a turn's user tokens are the tokens of its prompt that the previous
+  /// turn did not have, at least one. If a first turn has fewer user tokens than its prompt, the
+  /// recorded server had the tokens before them; only the user tokens count as asked for.
   std::vector<TurnContent> contents;
 
-  /// The tokens of a turn's prompt before its user tokens, where contents say so.
+  /// The tokens of a turn's prompt before its user tokens; needs contents.
   [[nodiscard]] Tokens named_history(std::size_t turn) const {
     return contents[turn].prompt.tokens - turns[turn].user;
   }
-  /// The tokens of a turn's prompt that the recording server had, where contents say so.
+  /// The tokens of a turn's prompt that the recorded server had; needs contents.
   [[nodiscard]] Tokens found_when_recorded(std::size_t turn) const {
     return turn == 0 ? named_history(turn) : Tokens(0);
   }
@@ -75,15 +74,16 @@ struct SessionSpec {
 class SessionSource {
  public:
   virtual ~SessionSource() = default;
-  /// Overwrites `session` (its capacity is reused) with the next one; false when there is none
-  /// left. Every session has at least one turn, and every turn at least one user and one assistant
-  /// token. Throws ConfigError on malformed input, DeviceError if reading fails.
+  /// Overwrites `session`, reusing its capacity, with the next session. False at the end. Every
+  /// session has at least one turn, and every turn at least one user and one assistant token.
+  /// Throws ConfigError on malformed input, DeviceError if reading fails.
   virtual bool next(SessionSpec& session) = 0;
-  /// Overwrites `session` with a session that the one given last starts; false when there is none
-  /// left. Its arrival is the time since that one's, and its id means nothing.
+  /// Overwrites `session` with the next session that the last session of `next` starts; false if
+  /// there is none left. Its arrival is relative to that session's arrival, and its id is
+  /// meaningless.
   virtual bool next_started(SessionSpec& /*session*/) { return false; }
-  /// The streams that contents are of, which live as long as the source; null if it names none.
-  /// A replay may open further ones, for responses.
+  /// The streams of the contents, which live as long as the source; null if it names no tokens. A
+  /// replay may open more streams, for responses.
   [[nodiscard]] virtual Streams* streams() { return nullptr; }
   [[nodiscard]] virtual std::optional<NamedBlocks> named_blocks() const { return std::nullopt; }
 };

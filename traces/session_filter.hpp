@@ -11,8 +11,9 @@
 
 namespace kvtier {
 
-/// Which sessions of a generator or a trace are run; the defaults keep all of them. Pensieve (arXiv
-/// 2312.05516, section 6.1) keeps conversations of at least 5 turns and at most 2,048 tokens.
+/// Filter of the sessions of a generator or a trace; the defaults keep all sessions. Pensieve
+/// (arXiv 2312.05516, section 6.1) keeps conversations of at least 5 turns and at most 2,048
+/// tokens.
 struct SessionFilter {
   std::int64_t turns_min = 1;
   std::optional<Tokens> context_max{};
@@ -23,27 +24,27 @@ struct SessionFilter {
 
 template <class V>
 void describe(V& v, SessionFilter& c) {
-  v.field("turns_min", c.turns_min, "Sessions with fewer turns are left out.", between(1, 1e6));
-  v.field(
-      "context_max", c.context_max,
-      "Sessions with more tokens in all their turns, messages and responses, and a shared prompt "
-      "are left out.",
-      positive());
+  v.field("turns_min", c.turns_min, "Fewest turns of a session; other sessions are dropped.",
+          between(1, 1e6));
+  v.field("context_max", c.context_max,
+          "Most tokens of a session in its shared prompt, messages and responses; other sessions "
+          "are dropped.",
+          positive());
 }
 
-/// The sessions of another source that pass a filter, numbered anew from 0.
+/// The sessions of another source that pass a filter, renumbered from 0.
 class FilteredSource final : public SessionSource {
  public:
-  /// So many sessions in a row that do not pass end the run: a generator has no end of its own.
+  /// Most rejected sessions in a row before an error, because a generator never ends.
   static constexpr std::int64_t kRejectedMax = 1000000;
 
   /// `name` is for error messages.
   FilteredSource(const SessionFilter& filter, std::unique_ptr<SessionSource> sessions,
                  std::string name);
 
-  /// Throws ConfigError also after kRejectedMax sessions that do not pass.
+  /// Also throws ConfigError after kRejectedMax rejected sessions in a row.
   bool next(SessionSpec& session) override;
-  /// They are not filtered.
+  /// Started sessions are not filtered.
   bool next_started(SessionSpec& session) override { return sessions_->next_started(session); }
   [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
   [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {

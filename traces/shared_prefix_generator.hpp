@@ -13,7 +13,7 @@
 namespace kvtier {
 
 /// Parameters of SharedPrefixGenerator. Groups and tokens are the defaults of SGLang's
-/// bench_serving (generated-shared-prefix); users and popularities are choices.
+/// bench_serving (generated-shared-prefix); users and popularities are our choices.
 struct SharedPrefixParameters {
   std::int64_t groups = 64;
   std::int64_t users = 16;
@@ -29,27 +29,27 @@ template <class V>
 void describe(V& v, SharedPrefixParameters& c) {
   const auto tokens = between(1, 1e7);
   const auto exponent = between(0, 10);
-  v.field("groups", c.groups, "How many groups there are.", between(1, 1e6));
-  v.field("users", c.users, "How many users each group has.", between(1, 1e6));
-  v.field("group_tokens", c.group_tokens, "Tokens that all requests of a group begin with.",
-          tokens);
-  v.field("user_tokens", c.user_tokens, "Tokens behind these that all requests of a user have.",
-          between(0, 1e7));
-  v.field("question_tokens", c.question_tokens, "Tokens behind these that no other request has.",
-          tokens);
+  v.field("groups", c.groups, "Number of groups.", between(1, 1e6));
+  v.field("users", c.users, "Number of users of each group.", between(1, 1e6));
+  v.field("group_tokens", c.group_tokens,
+          "Tokens of a group's prefix, with which all of its requests begin.", tokens);
+  v.field("user_tokens", c.user_tokens,
+          "Tokens after the group's prefix that all requests of a user share.", between(0, 1e7));
+  v.field("question_tokens", c.question_tokens,
+          "Tokens of the question, which no other request has.", tokens);
   v.field("response_tokens", c.response_tokens, "Tokens of a response.", tokens);
   v.field("group_popularity_exponent", c.group_popularity_exponent,
-          "Zipf exponent of the groups' popularity: a request is of the group of rank k with a "
-          "probability in proportion to k^-exponent. 0: all are as popular.",
+          "Zipf exponent of the groups' popularity: a request belongs to the group of rank k with "
+          "a probability proportional to k^-exponent. 0: all groups are equally popular.",
           exponent);
   v.field("user_popularity_exponent", c.user_popularity_exponent,
           "Zipf exponent of the popularity of a group's users.", exponent);
 }
 
-/// Synthetic sessions of one request each, without end and without times. A request is the tokens
+/// Synthetic sessions of one request each, without end and without times. A request has the tokens
 /// of its group, those of its user, and its question. Groups draw from the stream
 /// "workload/prefix_groups", users from "workload/prefix_users". Holds about 48 bytes for each user
-/// who occurred, and a stream a request.
+/// with a request, and one stream per request.
 class SharedPrefixGenerator final : public NamingGenerator {
  public:
   SharedPrefixGenerator(const SharedPrefixParameters& parameters, std::uint64_t seed,
@@ -67,7 +67,7 @@ class SharedPrefixGenerator final : public NamingGenerator {
   RandomStream users_stream_;
   /// By group; no stream before its first request.
   std::vector<StreamId> groups_;
-  /// By group x users + user. Only looked up.
+  /// By group x users + user. Never iterated.
   std::unordered_map<std::int64_t, StreamId> users_;
   std::int64_t generated_ = 0;
 };

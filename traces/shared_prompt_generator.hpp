@@ -12,8 +12,8 @@
 
 namespace kvtier {
 
-/// Parameters of SharedPromptGenerator. CaR (University of Connecticut) names virtual assistants as
-/// a use, many users of one prompt, and gives no figures of it: the defaults are choices.
+/// Parameters of SharedPromptGenerator. CaR (University of Connecticut) names virtual assistants,
+/// with many users of one prompt, but gives no figures: the defaults are our choices.
 struct SharedPromptParameters {
   std::int64_t prompts = 20;
   Tokens tokens_min{200};
@@ -24,22 +24,21 @@ struct SharedPromptParameters {
 template <class V>
 void describe(V& v, SharedPromptParameters& c) {
   const auto tokens = between(1, 1e7);
-  v.field("prompts", c.prompts, "How many different prompts there are.", between(1, 1e6));
+  v.field("prompts", c.prompts, "Number of different prompts.", between(1, 1e6));
   v.field("tokens_min", c.tokens_min, "Tokens of the shortest prompt.", tokens);
   v.field("tokens_max", c.tokens_max,
-          "Tokens of the longest prompt; lengths in between are equally likely. A context window "
-          "has room for it and 2 tokens more.",
+          "Tokens of the longest prompt; lengths in between are equally likely. It needs a context "
+          "window with at least 2 tokens more.",
           tokens);
-  v.field(
-      "popularity_exponent", c.popularity_exponent,
-      "Zipf exponent of the prompts' popularity: a session begins with the one of rank k with a "
-      "probability in proportion to k^-exponent. 0: all are as popular.",
-      between(0, 10));
+  v.field("popularity_exponent", c.popularity_exponent,
+          "Zipf exponent of the prompts' popularity: a session begins with the prompt of rank k "
+          "with a probability proportional to k^-exponent. 0: all prompts are equally popular.",
+          between(0, 10));
 }
 
 /// Synthetic sessions of virtual assistants, without end and without times: conversations of
-/// ShareGptGenerator, each of which begins with one of a few prompts. A prompt's id is its rank
-/// less one, 0 the most popular.
+/// ShareGptGenerator that begin with one of a few shared prompts. A prompt's id is its rank minus
+/// one; 0 is the most popular.
 ///
 /// The prompts' lengths draw from the stream "workload/shared_prompt_tokens", the choice of a
 /// session's prompt from "workload/shared_prompts"; so the conversations are those of the sharegpt

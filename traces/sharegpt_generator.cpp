@@ -34,7 +34,7 @@ bool ShareGptGenerator::next(SessionSpec& session) {
   if (turns_stream_.uniform() >= p.single_turn_fraction) {
     turns = round_into(turns_stream_.lognormal(turns_mu_, p.turns_sigma), p.turns_min, p.turns_max);
   }
-  // Scaling in the logarithm saves a multiplication and, with it, a rounding.
+  // Scaling in the logarithm avoids a multiplication and its rounding.
   const double scale = p.session_scale_sigma * scales_stream_.normal();
   session.id = generated_++;
   session.arrival = SimTime();

@@ -28,7 +28,7 @@ struct ShareGptParameters {
 
 template <class V>
 void describe(V& v, ShareGptParameters& c) {
-  // A wider spread than this overflows before it means anything.
+  // A larger sigma would overflow.
   const auto sigma = between(0, 10);
   const Limits median{.minimum = 0, .maximum = 1e9, .minimum_excluded = true};
   v.field("single_turn_fraction", c.single_turn_fraction,
@@ -60,9 +60,8 @@ void describe(V& v, ShareGptParameters& c) {
 /// turns, clipped to turns_min .. turns_max. Message lengths are lognormal, scaled by one lognormal
 /// factor per session, rounded, and clipped to 1 .. message_cap.
 ///
-/// Turns, factors and lengths draw from streams of their own ("workload/turns",
-/// "workload/session_scales", "workload/lengths"), so the first n sessions are the same however
-/// many are drawn.
+/// Turns, factors and lengths have their own streams ("workload/turns", "workload/session_scales",
+/// "workload/lengths"), so the first n sessions do not depend on the number of sessions.
 class ShareGptGenerator final : public SessionSource {
  public:
   ShareGptGenerator(const ShareGptParameters& parameters, std::uint64_t seed);

@@ -28,7 +28,7 @@ std::optional<Side> side_of(std::string_view role) {
   return std::nullopt;
 }
 
-/// Turns the parser's events on one conversation into turns.
+/// Converts the parser's events of one conversation to turns.
 class ConversationHandler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   ConversationHandler(const Tokenizer& tokenizer, std::vector<Turn>& turns, ImportReport& report)
@@ -60,7 +60,7 @@ class ConversationHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& name) override {
-    // Only keys that are read can be ambiguous.
+    // Duplicates matter only for keys that are read.
     bool* seen = nullptr;
     if (depth_ == kConversation) {
       in_messages_ = name == "conversations";
@@ -127,7 +127,7 @@ class ConversationHandler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // Depths of the containers open while one is inside them.
+  // Number of open containers inside a conversation, its list of messages, and a message.
   static constexpr int kConversation = 1;
   static constexpr int kMessages = 2;
   static constexpr int kMessage = 3;

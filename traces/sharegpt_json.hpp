@@ -14,23 +14,24 @@
 
 namespace kvtier {
 
-/// Reads conversations as ShareGPT's dumps have them, `[{"id": .., "conversations": [{"from":
-/// "human", "value":
-/// ".."}, {"from": "gpt", "value": ".."}]}]`, plain, gzip or zstd, one conversation in memory at a
-/// time. Other keys are ignored; the order of keys does not matter.
+/// Reads conversations in the format of ShareGPT's dumps, plain, gzip or zstd, with one
+/// conversation in memory at a time. Other keys are ignored; the order of keys does not matter.
+///
+///     [{"id": .., "conversations": [{"from": "human", "value": ".."},
+///                                   {"from": "gpt", "value": ".."}]}]
 ///
 /// "human" and "user" are the user's side, "gpt", "chatgpt", "bing", "bard" and "assistant" the
-/// model's; "system" counts as the user's side, because its tokens are part of the prompt. Messages
-/// of one side that follow each other are one message, replies before the first prompt and a last
-/// prompt without a reply are left out, so are messages of other roles and conversations without a
-/// turn, and half surrogate pairs ("\ud83d", which is no Unicode text) are replaced by U+FFFD: each
-/// is counted in the report. The dumps have no times.
+/// model's. "system" counts as the user's side, because its tokens are part of the prompt.
+/// Consecutive messages of one side become one message. Responses before the first prompt, a last
+/// prompt without a response, messages of other roles and conversations without a turn are dropped.
+/// Lone surrogates ("\ud83d", which is not valid Unicode) become U+FFFD. The report counts each of
+/// these changes. The dumps have no times.
 ///
 /// Malformed JSON throws ConfigError naming the file and the byte (from 0, of the uncompressed
 /// text).
 class ShareGptJsonReader final : public TraceSource {
  public:
-  /// One conversation may not be longer, so that a file of another kind cannot take all memory.
+  /// The longest conversation. The limit keeps other files from taking all memory.
   static constexpr std::size_t kConversationBytesMax = std::size_t{256} << 20;
 
   ShareGptJsonReader(const std::filesystem::path& path, std::unique_ptr<Tokenizer> tokenizer,
@@ -40,9 +41,9 @@ class ShareGptJsonReader final : public TraceSource {
   bool read_session(SessionSpec& session) override;
 
  private:
-  /// Puts the text of the list's next object into `text_`; false at the end of the list.
+  /// Reads the text of the list's next object into `text_`; false at the end of the list.
   bool read_element();
-  /// The next byte that is no white space, not consumed; '\0' at the end of the data.
+  /// The next byte that is not white space, without consuming it; '\0' at the end of the data.
   char peek_token();
   /// Reads more bytes once all are consumed; false at the end. Throws ConfigError on damage.
   bool fill();

@@ -47,7 +47,7 @@ void WorkloadStatistics::add(const SessionSpec& session) {
     if (!first) {
       think_times_ns_.add(turn.think.ns);
     }
-    // A shared prompt is the first turn's history, but was in no earlier turn of the session.
+    // A shared prompt is history of the first turn, but no earlier turn of the session had it.
     history_tokens_ += first ? 0 : history;
     first = false;
     prompt_tokens_ += history + turn.user.value;

@@ -12,14 +12,14 @@
 
 namespace kvtier {
 
-/// Statistics of a workload, accumulated one session at a time in bounded memory (and an id for
-/// each distinct shared prompt). Means, shares and sums are exact, quantiles within the histogram's
-/// 0.4 %. Tokens are those of the trace, before any engine clamps a message or truncates a history.
-/// A session's shared prompt is part of its tokens and of every turn's prompt.
+/// Statistics of a workload, accumulated one session at a time in bounded memory, plus an id for
+/// each distinct shared prompt. Means, shares and sums are exact, quantiles within the histogram's
+/// 0.4 %. Tokens are those of the trace, before messages are clamped or histories truncated. A
+/// session's shared prompt is part of its tokens and of every turn's prompt.
 class WorkloadStatistics {
  public:
   /// Also counts the blocks of sessions that name their tokens: the blocks of the trace, or else
-  /// blocks of so many tokens.
+  /// blocks of `block` tokens. They hold 32 bytes per request.
   void count_blocks(SessionSource& source, Tokens block = Tokens(16));
   void add(const SessionSpec& session);
   /// Adds all sessions of `other`.
@@ -35,12 +35,12 @@ class WorkloadStatistics {
   [[nodiscard]] const Histogram& think_times_ns() const { return think_times_ns_; }
   [[nodiscard]] SimTime last_arrival() const { return last_arrival_; }
 
-  /// Shares of all sessions, in [0, 1]; zero while there is no session.
+  /// Shares of all sessions, in [0, 1]; zero without sessions.
   [[nodiscard]] double multi_turn_share() const { return share_of_sessions(multi_turn_sessions_); }
   [[nodiscard]] double over_2k_share() const { return share_of_sessions(sessions_over_2k_); }
   [[nodiscard]] double over_4k_share() const { return share_of_sessions(sessions_over_4k_); }
-  /// Tokens of the prompts (history and new) that an earlier turn of the session had: the savings
-  /// of a KV cache without limits (AttentionStore, section 2.3).
+  /// Share of the tokens of all prompts (history and new) that an earlier turn of the session had:
+  /// the savings of a KV cache without limits (AttentionStore, section 2.3).
   [[nodiscard]] double repeated_prompt_share() const { return share_of_prompts(history_tokens_); }
 
   [[nodiscard]] std::int64_t distinct_shared_prompts() const {
@@ -51,7 +51,7 @@ class WorkloadStatistics {
     return sessions_with_shared_prompt_;
   }
   [[nodiscard]] const std::optional<BlockStatistics>& blocks() const { return blocks_; }
-  /// Tokens of the prompts (history and new) of all turns that are a shared prompt's.
+  /// Share of the tokens of all prompts (history and new) that belong to a shared prompt.
   [[nodiscard]] double shared_prompt_share() const { return share_of_prompts(shared_tokens_); }
 
  private:

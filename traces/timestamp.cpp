@@ -90,7 +90,7 @@ std::optional<Timestamp> read_seconds(Scanner text) {
   return within_range(TimestampForm::seconds, *seconds, *ns);
 }
 
-/// The seconds by which a zone is ahead of UTC: "Z", "+02:00", "-0530", "+02" or nothing.
+/// Reads a zone as the seconds ahead of UTC: "Z", "+02:00", "-0530", "+02" or nothing.
 std::optional<std::int64_t> read_zone_seconds(Scanner& text) {
   if (text.at_end() || text.take('Z')) {
     return 0;
@@ -141,7 +141,7 @@ std::optional<Timestamp> read_calendar(Scanner text) {
                       days * kSecondsPerDay + *hour * 3600 + *minute * 60 + *second - *zone, *ns);
 }
 
-/// A time with an exponent or without digits before its point.
+/// Reads a time with an exponent or without digits before its point.
 std::optional<std::int64_t> read_real_ns(std::string_view text, std::int64_t unit_ns) {
   double value = 0;
   const char* const last = text.data() + text.size();

@@ -23,7 +23,7 @@ CharsTokenizer::CharsTokenizer(std::int64_t characters) : characters_(characters
 }
 
 Tokens CharsTokenizer::count(std::string_view text) const {
-  // Every byte of UTF-8 but 10xxxxxx begins a code point.
+  // Every byte of UTF-8 except 10xxxxxx begins a code point.
   const auto code_points = std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U;
   });
@@ -32,7 +32,7 @@ Tokens CharsTokenizer::count(std::string_view text) const {
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::filesystem::path& model)
     : model_(model), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  // Read here, to tell a missing file from a file that is no model.
+  // The file is read here, to tell a missing file from an invalid model.
   const std::string bytes = read_text_file(model);
   const auto status = processor_->LoadFromSerializedProto(bytes);
   if (!status.ok()) {

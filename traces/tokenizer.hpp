@@ -14,7 +14,7 @@ class SentencePieceProcessor;
 
 namespace kvtier {
 
-/// Counts the tokens of a text; only importers of texts need one.
+/// Counts the tokens of a text; used by importers of texts.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -22,7 +22,7 @@ class Tokenizer {
   [[nodiscard]] virtual Tokens count(std::string_view text) const = 0;
 };
 
-/// One token for every `characters` code points begun: a rule of thumb that needs no model.
+/// One token for every `characters` code points, rounded up: a rule of thumb that needs no model.
 class CharsTokenizer final : public Tokenizer {
  public:
   explicit CharsTokenizer(std::int64_t characters);
@@ -36,7 +36,7 @@ class CharsTokenizer final : public Tokenizer {
 /// tokenizer.model.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  /// Throws ConfigError if the file is missing or no model.
+  /// Throws ConfigError if the file is missing or not a model.
   explicit SentencePieceTokenizer(const std::filesystem::path& model);
   ~SentencePieceTokenizer() override;
   /// Throws ConfigError if the model cannot encode the text.
@@ -50,8 +50,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 /// True if `specification` is a rule such as "chars:4", false if it is the path of a model.
 [[nodiscard]] bool is_chars_tokenizer(std::string_view specification);
 
-/// "chars:N" with N in 1 .. 1000, or the path of a SentencePiece model, which starts at `base_dir`
-/// if it is relative. Throws ConfigError.
+/// Makes a tokenizer of "chars:N" with N in 1 .. 1000, or of the path of a SentencePiece model; a
+/// relative path starts at `base_dir`. Throws ConfigError.
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const std::string& specification,
                                                         const std::filesystem::path& base_dir);
 

@@ -61,7 +61,7 @@ TraceReader::TraceReader(const std::filesystem::path& path, Tokens message_overh
     throw ConfigError(fmt::format("{}: the file is empty", name));
   }
   const Json json = parse_json_strictly(line, name);
-  // Another version may have another header, so the version comes first.
+  // Checks the version first, because another version may have another header.
   const Json format = json.is_object() ? json.value("format", Json()) : Json();
   names_tokens_ = format == kTraceVersion2;
   if (format != kTraceVersion1 && !names_tokens_) {
@@ -286,7 +286,7 @@ TraceWriter::TraceWriter(const std::filesystem::path& path, TraceHeader header,
     : file_(path), header_(std::move(header)), streams_(streams) {
   header_.format = streams == nullptr ? kTraceVersion1 : kTraceVersion2;
   Json json = write_value(header_);
-  // Unknown to earlier readers.
+  // Earlier readers do not know these keys.
   if (!header_.turn_arrivals) {
     json.erase("turn_arrivals");
   }
@@ -324,7 +324,7 @@ void TraceWriter::write_stream(StreamId stream) {
       }
       text += fmt::format(",\"parent\":{},\"at\":{}", from.number, opened.end.value);
     }
-    if (missing.size() > 1) {  // the next one leaves it here
+    if (missing.size() > 1) {  // the next stream forks here
       opened.end = Tokens(streams_->first_of(missing[missing.size() - 2]));
       text += fmt::format(",\"tokens\":{}", opened.end.value);
     }

@@ -21,33 +21,45 @@
 ///     {"format":"kvtier.trace/1","arrivals":true,"think_times":true,"source":"sharegpt generator"}
 ///     {"id":0,"arrival_ns":1500000000,"turns":[[42,310,0],[17,205,61000000000]]}
 ///
-/// The first line says what the trace has. Then each line is one session: its id (ids increase),
-/// when its first turn arrives (present if `arrivals`; it never decreases), and its turns as [user
-/// tokens, response tokens, think time in nanoseconds since the last token of the turn before] (the
-/// third present if `think_times`; 0 for the first turn). With `"turn_arrivals":true` in place of
-/// `think_times` (and with `arrivals`) the third is the time since the arrival of the turn before,
-/// as in logs of requests. A session that begins with a shared prompt has
-/// `"shared_prompt":[id,tokens]` beside these; the same id always has the same tokens, which are in
-/// no turn. Times are whole nanoseconds, so that writing and reading give back the same sessions
-/// exactly. Keys may come in any order, each once, and no other.
+/// The first line is the header. Each further line is one session:
 ///
-/// `kvtier.trace/2`: sessions, whose turns name their tokens as the beginnings of streams.
+/// * `id`: ids increase.
+/// * `arrival_ns`: arrival of the first turn, if `arrivals`; arrivals do not decrease.
+/// * `turns`: [user tokens, response tokens, time] each. The time is the think time in nanoseconds
+///   since the previous turn's last token if `think_times`, and 0 for the first turn. It is the
+///   time since the previous turn's arrival if `turn_arrivals` (with `arrivals`, without
+///   `think_times`), as in logs of requests. Otherwise there is no time.
+/// * `shared_prompt`: [id, tokens], if the session begins with a shared prompt. The same id always
+///   has the same tokens, which count in no turn.
+///
+/// Times are whole nanoseconds, so that written sessions are read back exactly. Keys may come in
+/// any order, each once; other keys are errors.
+///
+/// `kvtier.trace/2`: sessions, whose turns name their tokens as prefixes of streams.
 ///
 ///     {"format":"kvtier.trace/2","arrivals":true,"think_times":true,"block":512,"partial":true}
 ///     {"stream":0,"tokens":1024}
 ///     {"stream":1,"parent":0,"at":1024}
 ///     {"id":0,"arrival_ns":0,"turns":[[1,1500,1500,310,0],[1,1900,90,205,61000000000,1]]}
 ///
-/// The header is that of version 1; `block` and `partial` say that the trace was made of blocks of
-/// so many tokens and that the last one of a prompt has a name even if it is not full. A stream has
-/// a line before the first turn that names it, which begins with its number (they count from 0) and
-/// has, if its first `at` tokens are those of a stream above, that one's number. A fork lies within
-/// its parent: at most as far as `tokens` says, which a stream may have, or as the turns above
-/// reach in it. A further line with the number and more `tokens` alone lengthens a stream. A turn
-/// is [stream, tokens of the prompt, those of them that are new in the session (1 at least; in a
-/// first turn all of them, unless the server that was recorded had the tokens before), response
-/// tokens, time as in version 1 (if the header says that there are times), stream of the response
-/// (only if the response's tokens are named: they are those behind the prompt in that stream)].
+/// The header is that of version 1 with `block`, the tokens of a block of the original trace, and
+/// `partial`: a prompt's last block has a name even if it is not full.
+///
+/// A stream has a line before the first turn that names it. The line begins with the stream's
+/// number; numbers count from 0. `parent` and `at`: the stream forks from a stream above, whose
+/// first `at` tokens it shares. A fork lies within its parent, whose length is its `tokens` or the
+/// longest context in turns above. A further line with the number and more `tokens` lengthens a
+/// stream.
+///
+/// A turn is a list of:
+///
+/// * the number of the prompt's stream
+/// * the tokens of the prompt
+/// * the new tokens of the prompt, at least 1; in a first turn all of them, unless the recorded
+///   server had the tokens before
+/// * the response tokens
+/// * the time, as in version 1, if the header has times
+/// * the number of the response's stream, if its tokens are named: they follow the prompt there
 namespace kvtier {
 
 class LineScanner;
@@ -61,7 +73,7 @@ struct TraceHeader {
   bool think_times = false;
   bool turn_arrivals = false;
   std::string source{};
-  /// Only in version 2.
+  /// Tokens of a block, and whether partial blocks have names; version 2 only.
   std::optional<std::int64_t> block{};
   bool partial = false;
 };
@@ -72,18 +84,17 @@ void describe(V& v, TraceHeader& c) {
   v.field("arrivals", c.arrivals, "Sessions have arrival times.");
   v.field("think_times", c.think_times, "Turns have think times.");
   v.field("turn_arrivals", c.turn_arrivals,
-          "Turns have the time since the arrival of the turn before.");
-  v.field("source", c.source, "Where the sessions come from, for people.");
-  v.field("block", c.block, "Tokens of a block of the trace that this one was made of.",
-          between(1, INT32_MAX));
+          "Turns have the time since the previous turn's arrival.");
+  v.field("source", c.source, "Origin of the sessions, as text.");
+  v.field("block", c.block, "Tokens of a block of the original trace.", between(1, INT32_MAX));
   v.field("partial", c.partial, "A prompt's last block has a name even if it is not full.");
 }
 
-/// Reads both versions. Every error is a ConfigError that names file and line: another version,
-/// a malformed line, a count below 1, no turns, a repeated or unknown key, an arrival before the
-/// one above, a shared prompt of another length than before, a stream that is not there or there
-/// twice, a fork beyond its parent's end, no sessions, damaged compression. A plain file that was
-/// cut between two lines cannot be told from a shorter trace. Version 2 takes 40 bytes a stream.
+/// Reads both versions. Every error is a ConfigError that names file and line: another version, a
+/// malformed line, a count below 1, no turns, a repeated or unknown key, a decreasing arrival, a
+/// shared prompt of a different length, a missing or repeated stream, a fork beyond its parent's
+/// end, no sessions, damaged compression. A plain file that was cut between two lines looks like a
+/// shorter trace. Version 2 takes 40 bytes per stream.
 class TraceReader final : public TraceSource {
  public:
   explicit TraceReader(const std::filesystem::path& path, Tokens message_overhead = {});
@@ -104,7 +115,7 @@ class TraceReader final : public TraceSource {
  private:
   struct NamedStream {
     StreamId id;
-    /// The length that is known so far.
+    /// The length known so far.
     Tokens end;
   };
   void read_stream(std::string_view line);
@@ -124,21 +135,21 @@ class TraceReader final : public TraceSource {
   std::vector<NamedStream> named_;
 };
 
-/// Writes version 2 if it is given streams, else version 1, compressed as the name's suffix says
-/// (.gz, .zst). Throws DeviceError.
+/// Writes version 2 with streams, else version 1, compressed by the name's suffix (.gz, .zst).
+/// Throws DeviceError.
 class TraceWriter {
  public:
-  /// `streams` are those of the sessions' contents, and outlive this.
+  /// Keeps a pointer to `streams`, those of the sessions' contents.
   TraceWriter(const std::filesystem::path& path, TraceHeader header,
               const Streams* streams = nullptr);
 
-  /// Sessions come with increasing ids and, if the header has arrivals, in order of arrival.
+  /// Ids of sessions must increase. If the header has arrivals, arrivals must not decrease.
   void write(const SessionSpec& session);
-  /// Puts the file in place; without it nothing is left behind.
+  /// Puts the file in place. Without this call, no file is left.
   void commit();
 
  private:
-  /// Writes the lines of a stream and of those that it forks from, once.
+  /// Writes the lines of a stream and of its ancestors, if they have none yet.
   void write_stream(StreamId stream);
   void add_turn(const SessionSpec& session, std::size_t turn);
 
@@ -150,7 +161,7 @@ class TraceWriter {
   SimTime last_arrival_{};
   struct Written {
     std::int64_t number = -1;
-    /// The length by turns or by its line.
+    /// The length by turns above or by its line.
     Tokens end;
   };
   std::vector<Written> written_;

@@ -77,8 +77,7 @@ TraceFormat detect_format(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path) || is_archive(path)) {
     return TraceFormat::agent_sessions;
   }
-  // White space before the first character is rare. A file of white space only is a table without
-  // columns.
+  // Skips white space at the start. A file of white space only is a table without columns.
   ByteReader reader(path);
   std::vector<char> buffer(4096);
   std::string head;

@@ -19,22 +19,21 @@
 /// Types and limits that all importers of traces share.
 namespace kvtier {
 
-/// The most tokens that one message of a trace may have; it bounds every sum made of them.
+/// The most tokens of one message of a trace; it bounds all sums of tokens.
 inline constexpr std::int64_t kMessageTokensMax = INT32_MAX;
-/// The latest time that a trace may name (about 146 years), far enough from overflow to add a think
-/// time.
+/// The latest time of a trace (about 146 years), far enough from overflow to add a think time.
 inline constexpr std::int64_t kTraceTimeNsMax = INT64_MAX / 2;
 
 /// Counts of a server's KV cache events in KvEventReader.
 struct KvEventCounts {
-  /// Those that became requests.
+  /// Events that became requests.
   std::int64_t stored = 0;
   /// Requests whose parent block had not been stored before in the trace.
   std::int64_t without_parent = 0;
-  /// Blocks at the start of such a request whose parent was stored later.
+  /// Blocks of such a chain that moved, because the parent was stored later.
   std::int64_t moved_blocks = 0;
-  /// Left out: blocks stored in another medium than the GPU, or for another group of layers than
-  /// the first, and events of other kinds.
+  /// Ignored events: stored in media other than the GPU, stored for groups of layers other than the
+  /// first, and events of other kinds.
   std::int64_t stored_in_other_media = 0;
   std::int64_t stored_for_other_groups = 0;
   std::int64_t removed = 0;
@@ -42,17 +41,16 @@ struct KvEventCounts {
   std::int64_t unknown = 0;
 };
 
-/// Counts of everything that an import dropped or changed. Complete once the source has been read
-/// to its end.
+/// Counts of all drops and changes of an import. They are complete at the end of the source.
 struct ImportReport {
   std::int64_t sessions = 0;
   std::int64_t turns = 0;
-  /// Messages without tokens, or without tokens after the overhead is taken off; counted as one
-  /// token.
+  /// Messages without tokens, or without tokens after the overhead is subtracted; each counts as
+  /// one token.
   std::int64_t clamped_messages = 0;
   /// Rows of a log after a row with a later time.
   std::int64_t reordered_rows = 0;
-  /// The following counts are for conversations with texts only.
+  /// The counts below, up to unknown_roles, are for conversations with texts only.
   std::int64_t merged_messages = 0;
   std::int64_t system_messages = 0;
   std::int64_t leading_assistant_messages = 0;
@@ -60,7 +58,7 @@ struct ImportReport {
   std::int64_t sessions_without_turns = 0;
   std::int64_t replaced_surrogates = 0;
   std::int64_t unknown_role_messages = 0;
-  /// Occurrences of each unknown role, for the first kUnknownRolesMax of them.
+  /// Occurrences of each unknown role, for the first kUnknownRolesMax roles.
   std::map<std::string, std::int64_t> unknown_roles;
   /// Only for kv_events.
   std::optional<KvEventCounts> kv_events;
@@ -74,7 +72,7 @@ struct ImportReport {
 /// at least one token. Arrival and think times are those of the trace if it has them, else zero.
 class TraceSource : public SessionSource {
  public:
-  /// `message_overhead` >= 0 is taken off the tokens of each message.
+  /// `message_overhead` >= 0 is subtracted from the tokens of each message.
   explicit TraceSource(Tokens message_overhead) : message_overhead_(message_overhead) {}
 
   bool next(SessionSpec& session) final;
@@ -82,12 +80,12 @@ class TraceSource : public SessionSource {
   [[nodiscard]] const ImportReport& report() const { return report_; }
   [[nodiscard]] virtual bool has_arrivals() const { return false; }
   [[nodiscard]] virtual bool has_think_times() const { return false; }
-  /// `Turn::think` is the time since the arrival of the turn before, not since its last token.
+  /// Whether `Turn::think` is the time since the previous turn's arrival instead of its last token.
   [[nodiscard]] virtual bool has_turn_arrivals() const { return false; }
 
  protected:
-  /// Overwrites `session`, which has no shared prompt, with the next one that has a turn; messages
-  /// may have 0 .. kMessageTokensMax tokens.
+  /// Overwrites `session` with the next session that has a turn; false at the end. Its messages may
+  /// have 0 .. kMessageTokensMax tokens. `session` comes without shared prompt and contents.
   virtual bool read_session(SessionSpec& session) = 0;
 
   ImportReport& counts() { return report_; }
@@ -128,12 +126,12 @@ constexpr auto enum_names(TraceFormat) {
       std::pair<std::string_view, TraceFormat>{"columns", TraceFormat::columns}};
 }
 
-/// Starts of sessions, for a trace whose times count from the start of each session. Neither: all
-/// at once.
+/// Starts of sessions, for a trace whose times count from the start of each session. Without either
+/// key, all sessions start at once.
 struct SessionStart {
-  /// One after the other, in the trace's order.
+  /// Constant time between starts, in the trace's order.
   std::optional<SimDuration> every{};
-  /// At random, in the trace's order.
+  /// Rate of a Poisson process, in the trace's order.
   std::optional<PerSecond> rate{};
 };
 template <class V>
@@ -144,29 +142,29 @@ void describe(V& v, SessionStart& c) {
 
 /// The meaning of a session in a trace whose requests name their blocks.
 enum class Loop {
-  open,    // each request, at its time
-  closed,  // the requests of a conversation, each after the response before it
+  open,    // each request is a session, at its time
+  closed,  // the requests of a conversation, each after the previous response
 };
 constexpr auto enum_names(Loop) {
   return std::array{std::pair<std::string_view, Loop>{"open", Loop::open},
                     std::pair<std::string_view, Loop>{"closed", Loop::closed}};
 }
 
-/// The format that the beginning of a file's (uncompressed) text shows: a list is ShareGPT's JSON
-/// or, if a number is first, events of a KV cache; an object is kvtier's own format or, by its
-/// keys, events of a KV cache or one of requests that name their blocks; a folder or an archive is
-/// one of agent sessions; anything else a table: a log of requests or of the Azure LLM traces if
-/// its first line has their column of times, of turns if not. Throws like ByteReader, and
-/// ConfigError for a first line that is not CSV.
+/// The format of a file, by the start of its uncompressed text. A list is ShareGPT's JSON, or KV
+/// cache events if a number is first. An object is kvtier's own format, or by its keys KV cache
+/// events or requests that name their blocks. A folder or an archive has agent sessions. Other text
+/// is a table: a log of requests or an Azure LLM trace if its first line has their time column,
+/// otherwise a table of turns. Throws like ByteReader, and ConfigError for a first line that is not
+/// CSV.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);
 
 struct ImportOptions {
   TraceFormat format = TraceFormat::automatic;
-  /// Taken off each message, such as one BOS token that a table counts in.
+  /// Tokens subtracted from each message, such as one BOS token that a table counts.
   Tokens message_overhead{};
   /// See make_tokenizer; needed for texts only.
   std::string tokenizer{};
-  /// Folder at which a relative path of a tokenizer model starts.
+  /// Folder of relative paths of tokenizer models.
   std::filesystem::path base_dir{};
   Loop loop = Loop::open;
   /// In a closed loop, Turn::think is the time from a response to the next request. If false, it is
@@ -174,7 +172,7 @@ struct ImportOptions {
   bool think_times = true;
   SessionStart session_start{};
   std::uint64_t seed = 0;
-  /// The format is then `columns`.
+  /// Columns of a table; the format is then `columns`.
   std::optional<TraceColumns> columns{};
 };
 
@@ -183,7 +181,7 @@ struct ImportOptions {
 
 /// The error of a closed loop with think times for a trace without them.
 [[nodiscard]] ConfigError without_think_times(const std::filesystem::path& path);
-/// Text for messages: the block that another block follows; nothing: at the start.
+/// Message for a block that follows `behind` now and `before` earlier; nullopt: at the start.
 [[nodiscard]] std::string moved_block(const std::string& block,
                                       const std::optional<std::string>& behind,
                                       const std::optional<std::string>& before);

@@ -12,10 +12,10 @@
 namespace kvtier {
 
 /// Reads a table of turns: CSV (RFC 4180 without line breaks in fields), plain, gzip or zstd. Its
-/// first line names the columns; `conv`, `turn`, `user_tokens` and `assistant_tokens` are needed,
-/// in any order, others are ignored. The rows of one conversation follow each other with turns 0,
-/// 1, 2, ...; `conv` may be any text. A message of no tokens becomes one token and is counted in
-/// the report; blank lines are skipped. The table has no times.
+/// first line names the columns in any order. `conv`, `turn`, `user_tokens` and `assistant_tokens`
+/// are required; other columns are ignored. The rows of one conversation follow each other with
+/// turns 0, 1, 2, ...; `conv` may be any text. A message without tokens becomes one token, and the
+/// report counts it. Blank lines are skipped. The table has no times.
 ///
 /// Every error is a ConfigError that names file and line: a missing column, a row of another
 /// length, a count that is negative or not whole, rows out of order, no rows, damaged compression.

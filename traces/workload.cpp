@@ -23,7 +23,7 @@ constexpr const char* kAutomatic = "auto";
       name, factor));
 }
 
-/// A recorded time since the beginning, replayed faster.
+/// A recorded time divided by the speed-up.
 std::int64_t faster(std::int64_t ns, double factor, const std::string& name) {
   const double scaled = static_cast<double>(ns) / factor;
   if (!(scaled < static_cast<double>(kTraceTimeNsMax))) {
@@ -32,7 +32,8 @@ std::int64_t faster(std::int64_t ns, double factor, const std::string& name) {
   return round_non_negative(scaled);
 }
 
-/// Turns at their recorded times. All must lie within the time that can be simulated.
+/// Divides the times between turns by the speed-up. All turns must lie within the time that can be
+/// simulated.
 void hasten(SessionSpec& session, double factor, const std::string& name) {
   std::int64_t at_ns = session.arrival.ns;
   for (Turn& turn : session.turns) {
@@ -73,7 +74,7 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
   needs_trace(has_session_start(config), "/session_start", "a session_start");
 }
 
-/// The columns that a config names, with what is wrong with them.
+/// The columns that a config names; adds their errors to `problems`.
 std::optional<TraceColumns> columns_of(const WorkloadConfig& config,
                                        std::vector<std::string>& problems) {
   return config.columns ? parse_columns(*config.columns, "/workload/columns", problems)
@@ -104,8 +105,8 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
   check_columns(config, pointer, problems);
   if (config.replay == Replay::in_order && config.sessions.automatic) {
     problems.add(pointer + "/sessions",
-                 "\"auto\" needs a generator or \"replay\": \"bootstrap\": a trace in order has as "
-                 "many sessions as it has");
+                 "\"auto\" needs a generator or \"replay\": \"bootstrap\": a trace in order has a "
+                 "fixed number of sessions");
   }
   if (config.replay == Replay::bootstrap) {
     if (!config.sessions && !config.sessions.automatic) {
@@ -140,7 +141,7 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
     }
   }
   if (config.session_start.every && config.session_start.rate) {
-    problems.add(pointer + "/session_start/rate", "sessions start every so often or at a rate");
+    problems.add(pointer + "/session_start/rate", "expected every or rate, not both");
   }
   if (has_session_start(config)) {
     if (config.format != TraceFormat::automatic && config.format != TraceFormat::agent_sessions) {
@@ -164,13 +165,13 @@ void check_trace(const WorkloadConfig& config, const std::string& pointer, Probl
   }
 }
 
-/// Whether one session comes after another, or at the same time but was drawn later.
+/// Whether a session arrives after another, or at the same time but was drawn later.
 constexpr auto comes_later = [](const auto& a, const auto& b) {
   return a.session.arrival != b.session.arrival ? a.session.arrival > b.session.arrival
                                                 : a.sequence > b.sequence;
 };
 
-/// The sessions of a workload without arrivals and think times.
+/// The sessions of a workload, before arrivals and think times are drawn.
 struct Sessions {
   std::unique_ptr<SessionSource> source;
   /// Lives as long as `source`; null for a generator.
@@ -278,7 +279,7 @@ Sessions open(const WorkloadConfig& config, std::uint64_t seed,
               const std::filesystem::path& base_dir,
               SharedStreams streams = std::make_shared<Streams>());
 
-/// Each workload has its own seed, so that two alike are not the same.
+/// Each workload has its own seed, so that equal workloads give different sessions.
 Sessions mixed(const WorkloadConfig& config, std::uint64_t seed,
                const std::filesystem::path& base_dir) {
   const SharedStreams streams =
@@ -320,7 +321,7 @@ Sessions open(const WorkloadConfig& config, std::uint64_t seed,
   return sessions;
 }
 
-/// The mean turns of the sessions that will be run.
+/// The mean turns of the sessions of the run.
 double mean_turns(const WorkloadConfig& config, std::uint64_t seed,
                   const std::filesystem::path& base_dir) {
   const Sessions sessions = open(config, seed, base_dir);
@@ -427,7 +428,7 @@ Json write_config(const NestedWorkload& workload) {
   return json;
 }
 
-/// Its keys are those of /workload, which a schema cannot contain in itself.
+/// The keys of /workload by name only, because a schema cannot contain itself.
 Json config_schema(const NestedWorkload&) {
   return Json{{"type", "object"}, {"propertyNames", {{"enum", NestedKeys().all}}}};
 }
@@ -466,7 +467,7 @@ void check_mix(const WorkloadConfig& config, const std::string& pointer, Problem
       problems.add(of_member + "/workload/think_time/model",
                    "\"logged\" times are those of a whole trace, not of a mix");
     }
-    // Keys that hold for the whole mix are checked once, outside.
+    // Keys of the whole mix are checked once, for the mix.
     WorkloadConfig alone = *member.workload;
     alone.sessions = 1;
     alone.arrival_rate = PerSecond(1);
@@ -644,7 +645,7 @@ bool WorkloadSource::next(SessionSpec& session) {
     if (limit_) {
       throw ConfigError(fmt::format(
           "{}: the trace ends after {} sessions, {} were asked for (\"sessions\": \"all\" "
-          "takes what is there, \"replay\": \"bootstrap\" draws any number)",
+          "takes all of them, \"replay\": \"bootstrap\" draws any number)",
           name_, given_, *limit_));
     }
     return false;

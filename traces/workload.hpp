@@ -57,7 +57,7 @@ constexpr auto enum_names(Replay) {
 
 /// The part of a run that is measured.
 enum class Measure {
-  automatic,  // from the stationary state to the last arrival of a session
+  automatic,  // from the steady state to the last arrival of a session
   all,        // from the end of warm-up to the end of the last turn
 };
 constexpr auto enum_names(Measure) {
@@ -65,8 +65,8 @@ constexpr auto enum_names(Measure) {
                     std::pair<std::string_view, Measure>{"all", Measure::all}};
 }
 
-/// The number of sessions of a run. Without a number: all of a trace, or as many as the precision
-/// needs.
+/// The number of sessions of a run. Without a number: all sessions of a trace, or (`automatic`) as
+/// many as the precision needs.
 struct SessionCount : std::optional<std::int64_t> {
   using std::optional<std::int64_t>::optional;
   bool automatic = false;
@@ -87,7 +87,7 @@ class NestedWorkload {
   [[nodiscard]] const WorkloadConfig& operator*() const { return config_.front(); }
 
  private:
-  /// One, out of line: a workload may have nested ones.
+  /// One workload, on the heap, because a workload may have nested ones.
   std::vector<WorkloadConfig> config_;
 };
 void read_config(NestedWorkload& workload, const Json& json, const std::string& pointer,
@@ -105,9 +105,10 @@ template <class V>
 void describe(V& v, MixMember& c) {
   v.field("name", c.name, "Name of the class in results.", required());
   v.field("weight", c.weight,
-          "Share of the sessions that are drawn from it, over the sum of all weights.", positive());
+          "Share of the sessions drawn from this workload, relative to the sum of all weights.",
+          positive());
   v.field("priority", c.priority,
-          "Of its requests, with the order \"priority\": smaller numbers go first.");
+          "Priority of its requests, for the order \"priority\": smaller numbers go first.");
   v.field(
       "workload", c.workload,
       "A generator or a trace, with its replay, tokens_per_message_overhead, tokenizer, filter, "
@@ -115,8 +116,7 @@ void describe(V& v, MixMember& c) {
       required());
 }
 
-/// The sessions of a run: made by a generator or read from a trace, or drawn from a mix of such
-/// workloads; one of the three.
+/// The sessions of a run, which come from a generator, a trace, or a mix of such workloads.
 struct WorkloadConfig {
   std::optional<Generator> generator{};
   std::optional<std::string> trace{};
@@ -154,14 +154,14 @@ template <class V>
 void describe(V& v, WorkloadConfig& c) {
   v.field(
       "generator", c.generator,
-      "Makes the sessions; give this or a trace. sharegpt: conversations; long_documents: several "
-      "tasks on one document each; shared_prompts (synthetic): conversations, many of which begin "
-      "with the same prompt; long_contexts (synthetic): several questions on one long context "
-      "each. The others are synthetic and name their tokens, so they need /system/blocks: "
-      "multi_turn (clients of equal rounds), shared_prefixes (prefixes of groups and users), rag "
+      "Generator of the sessions; set this or a trace. sharegpt: conversations; long_documents: "
+      "several tasks on one document each; shared_prompts (synthetic): conversations, many of "
+      "which begin with the same prompt; long_contexts (synthetic): several questions on one long "
+      "context each. The others are synthetic and name their tokens, so they need /system/blocks: "
+      "multi_turn (clients with equal rounds), shared_prefixes (prefixes of groups and users), rag "
       "(documents before a question), agents (tools, sub-agents, compaction).");
   v.field("trace", c.trace,
-          "File that holds the sessions, plain, gzip or zstd; a relative path starts at the config "
+          "File with the sessions, plain, gzip or zstd; a relative path starts at the config "
           "file's folder.");
   v.field(
       "format", c.format,
@@ -182,63 +182,57 @@ void describe(V& v, WorkloadConfig& c) {
           "hashes=COLUMN,block=TOKENS. The unit is s, ms, us or ns; without it times are seconds "
           "or dates.");
   v.field("sessions", c.sessions,
-          "How many sessions to run. \"all\": those of a trace in order. \"auto\": a run of a "
+          "Number of sessions. \"all\": the sessions of a trace in order. \"auto\": a run of a "
           "generator grows until it has the precision.");
-  v.field(
-      "precision", c.precision,
-      "Precision that a run of \"auto\" sessions grows to: half of the 95 % interval of the mean "
-      "TTFT, as a share of it, and of the hit rate of tokens. 1: whatever the intervals, the run "
-      "is "
-      "long enough for its load.",
-      between(0.001, 1));
+  v.field("precision", c.precision,
+          "Precision at which a run of \"auto\" sessions ends: half of the 95 % interval, as a "
+          "share of the mean TTFT, and of the hit rate of tokens. 1: the intervals do not count; "
+          "the run is only long enough for its load.",
+          between(0.001, 1));
   v.field("arrivals", c.arrivals,
-          "poisson: at the arrival rate; gamma or weibull: at that rate with the arrival_cv; "
-          "diurnal: as poisson, at a rate that rises and falls about that one; "
-          "trace: at the recorded times (a trace that has them, in order).");
+          "poisson: at the arrival rate; gamma or weibull: at this rate with the arrival_cv; "
+          "diurnal: as poisson, with a rate that rises and falls around the arrival rate; trace: "
+          "at the recorded times of a trace in order.");
   v.field("arrival_rate", c.arrival_rate, "Mean rate at which sessions arrive.", positive());
   v.field("arrival_cv", c.arrival_cv,
-          "Coefficient of variation of the time between arrivals, gamma or weibull: over 1 "
-          "sessions come in bursts, at 1 as in a Poisson process.",
+          "Coefficient of variation of the time between arrivals, for gamma and weibull. Over 1: "
+          "sessions arrive in bursts; 1: as in a Poisson process.",
           between(0.05, 50));
-  v.field("diurnal", c.diurnal, "How the rate of diurnal arrivals changes.");
+  v.field("diurnal", c.diurnal, "Rate of diurnal arrivals over a day.");
   v.field("request_rate", c.request_rate,
-          "Mean rate at which turns would arrive; sessions arrive at this rate over the workload's "
-          "mean turns a session. In place of arrival_rate.",
+          "Mean rate at which turns arrive. The rate of sessions is this rate / the workload's "
+          "mean turns per session. Replaces arrival_rate.",
           positive());
-  v.field("warmup_turns", c.warmup_turns, "Turns admitted before anything is counted.",
+  v.field("warmup_turns", c.warmup_turns, "Turns admitted before the measured part.",
           non_negative());
-  v.field(
-      "measure", c.measure,
-      "The part of the run that is measured, after warmup_turns. auto: from the stationary state "
-      "to the last arrival of a session; all of it where no stationary state is found. all: to "
-      "the end of the last turn.");
+  v.field("measure", c.measure,
+          "Measured part of the run, after warmup_turns. auto: from the steady state to the last "
+          "arrival of a session; all of it if no steady state is found. all: to the end of the "
+          "last turn.");
   v.field("replay", c.replay,
-          "in_order: the trace's sessions as they come; bootstrap: drawn from it with replacement "
-          "(the trace is then "
-          "held in memory).");
+          "in_order: the trace's sessions in their order; bootstrap: sessions drawn from the trace "
+          "with replacement (the trace is then held in memory).");
   v.field(
       "loop", c.loop,
-      "For a trace whose requests name their blocks. open: each request comes at its time, "
-      "whatever the server does. closed: the requests of a session wait for the response "
-      "before them, and then as the think time model \"trace\" or \"logged\" says. Sub-agents of "
-      "agent_sessions are sessions of their own, at recorded times: callers do not wait for "
-      "them.");
+      "For a trace whose requests name their blocks. open: each request arrives at its time, "
+      "whatever the server does. closed: each request of a session waits for the previous "
+      "response, and then by the think time model \"trace\" or \"logged\". Sub-agents of "
+      "agent_sessions are sessions of their own, at recorded times: callers do not wait for them.");
   v.field("session_start", c.session_start,
-          "For agent_sessions, which have no common clock: when each session begins. Without keys "
-          "all begin at once. Needs arrivals: trace.");
+          "Starts of the sessions of agent_sessions, which have no common clock. Without keys all "
+          "sessions begin at once. Needs arrivals: trace.");
   v.field("speed_up", c.speed_up,
-          "How many times faster recorded arrivals are replayed: those of sessions (arrivals: "
+          "Factor by which recorded arrivals are replayed faster: those of sessions (arrivals: "
           "trace) and of logged turns.",
           between(1e-6, 1e6));
   v.field("tokens_per_message_overhead", c.tokens_per_message_overhead,
-          "Taken off each message of the trace, such as one BOS token that its counts include; at "
-          "least one token "
-          "remains.",
+          "Tokens subtracted from each message of the trace, such as one BOS token that its counts "
+          "include; at least one token remains.",
           between(0, INT32_MAX));
   v.field("tokenizer", c.tokenizer,
           "For traces of texts: chars:N (one token for every N characters) or the path of a "
           "SentencePiece model.");
-  v.field("filter", c.filter, "Which sessions are run; sessions counts those that pass.");
+  v.field("filter", c.filter, "Filter of the sessions; /workload/sessions counts those that pass.");
   v.field("think_time", c.think_time,
           "Time from a turn's last token to the next turn of its session.");
   v.field("sharegpt", c.sharegpt,
@@ -253,14 +247,13 @@ void describe(V& v, WorkloadConfig& c) {
   v.field("rag", c.rag, "Parameters of the rag generator.");
   v.field("agents", c.agents,
           "Parameters of the agents generator, which has think times of its own.");
-  v.field(
-      "mix", c.mix,
-      "Workloads whose sessions are drawn by weight, in place of a generator or a trace. Results "
-      "say what each of these classes gets.");
+  v.field("mix", c.mix,
+          "Workloads whose sessions are drawn by weight, in place of a generator or a trace. "
+          "Results list each of these classes.");
 }
 
 /// Whether turns arrive at recorded times, independent of the server. `Turn::think` is then the
-/// time since the arrival of the turn before.
+/// time since the previous turn's arrival.
 [[nodiscard]] bool is_logged(const WorkloadConfig& config);
 
 /// Whether the sessions are synthetic: neither recorded nor fitted to a workload. Results say so.
@@ -268,14 +261,14 @@ void describe(V& v, WorkloadConfig& c) {
 
 /// Whether a generator makes the sessions whose turns name their tokens. A trace may, too.
 [[nodiscard]] bool generates_names(const WorkloadConfig& config);
-/// Whether sessions start others, which arrive at times of their own.
+/// Whether sessions start other sessions, which have their own arrivals.
 [[nodiscard]] bool starts_sessions(const WorkloadConfig& config);
 
-/// Adds what is wrong across the keys of `config`, which stands at `pointer` (such as "/workload"),
-/// to `problems`. Files are not looked at.
+/// Checks all keys of `config`, which is at `pointer` (such as "/workload"), and adds errors to
+/// `problems`. Does not read files.
 void check(const WorkloadConfig& config, const std::string& pointer, Problems& problems);
 
-/// Factor by which recorded times are faster.
+/// Factors by which recorded times are replayed faster.
 struct SpeedUp {
   double of_sessions = 1;
   /// Divides the time between the arrivals of two turns.
@@ -292,7 +285,7 @@ class WorkloadSource final : public SessionSource {
                  std::optional<Arrivals> arrivals, std::optional<ThinkTimes> think_times,
                  const SpeedUp& speed_up, bool starts_sessions = false);
 
-  /// Throws ConfigError also if a trace ends before the sessions that were asked for.
+  /// Also throws ConfigError if a trace has fewer sessions than the config wants.
   bool next(SessionSpec& session) override;
   [[nodiscard]] Streams* streams() override { return sessions_->streams(); }
   [[nodiscard]] std::optional<NamedBlocks> named_blocks() const override {
@@ -304,7 +297,7 @@ class WorkloadSource final : public SessionSource {
 
  private:
   struct Started {
-    /// Orders those of the same time.
+    /// Orders sessions of equal arrival.
     std::int64_t sequence = 0;
     SessionSpec session;
   };
@@ -320,22 +313,22 @@ class WorkloadSource final : public SessionSource {
   std::optional<ThinkTimes> think_times_;
   SpeedUp speed_up_;
   bool starts_sessions_;
-  /// The session drawn last, until its arrival.
+  /// The last drawn session, held until sessions that arrive before it are returned.
   SessionSpec ahead_;
   bool has_ahead_ = false;
   bool has_begun_ = false;
-  /// Sessions that those drawn so far have started, a heap by their arrival.
+  /// Sessions started by drawn sessions, a heap by arrival.
   std::vector<Started> started_;
   std::int64_t started_count_ = 0;
   std::int64_t given_ = 0;
 };
 
-/// Opens the workload. Relative paths start at `base_dir`. Everything random comes from named
-/// streams of `seed`: the same config and seed give the same sessions, and asking for more sessions
-/// changes none of the earlier ones. Memory does not grow with the number of sessions, but a
-/// bootstrap holds its table. With a request rate the workload is gone through once more, for its
-/// mean turns; arrivals then depend on the number of sessions. Throws ConfigError (with the
-/// problems of `check`, or a file's) or DeviceError.
+/// Opens the workload. Relative paths start at `base_dir`. All random numbers come from named
+/// streams of `seed`: the same config and seed give the same sessions, and more sessions do not
+/// change the earlier ones. Memory does not grow with the number of sessions, except the table of a
+/// bootstrap. A request rate reads the workload once more for its mean turns, so arrivals depend on
+/// the number of sessions. Throws ConfigError (with the problems of `check`, or a file's) or
+/// DeviceError.
 [[nodiscard]] std::unique_ptr<WorkloadSource> make_source(const WorkloadConfig& config,
                                                           std::uint64_t seed,
                                                           const std::filesystem::path& base_dir);

@@ -270,8 +270,7 @@ class Curve {
           if (access.found_blocks > 0) {
             throw ConfigError(
                 "the bound needs requests for whole prompts, but the trace's requests ask for "
-                "parts: "
-                "the recorded server had the earlier blocks");
+                "parts: the recorded server had the earlier blocks");
           }
           belady.add(access.prompt, access.stored);
         },
