@@ -108,8 +108,8 @@ Bytes largest_cache() {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(std::int64_t threads) : pool_(threads > 0 ? threads : available_processors()) {
-    // The pool divides matrices. OpenBLAS's own threads would poll for work for milliseconds after
-    // each, on the processors that the next kernel needs.
+    // The pool divides matrices. OpenBLAS's own threads would poll for milliseconds after each
+    // matrix, on the processors that the next kernel needs.
     openblas_set_num_threads(1);
     info_.kind = "cpu";
     info_.name = first_line_with("/proc/cpuinfo", "model name");
@@ -123,7 +123,7 @@ class CpuDevice final : public Device {
     utsname system{};
     ::uname(&system);
     info_.driver = fmt::format("{} {}", system.sysname, system.release);
-    // "OpenBLAS 0.3.21 NO_AFFINITY ... MAX_THREADS=64"; the core that it chose says more.
+    // "OpenBLAS 0.3.21 NO_AFFINITY ... MAX_THREADS=64"; the name of the chosen core is more useful.
     std::string build = openblas_get_config();
     build = build.substr(build.find(' ') + 1);
     info_.libraries = {{"openblas", fmt::format("{} ({})", build.substr(0, build.find(' ')),
@@ -159,7 +159,7 @@ class CpuDevice final : public Device {
   }
 
   void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
-    if (bytes > Bytes()) {  // or there may be no address
+    if (bytes > Bytes()) {  // empty copies may have null addresses
       push(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes.value)); });
     }
   }
@@ -211,8 +211,8 @@ class CpuDevice final : public Device {
   }
   void gemm(const GemmWork& work, Stream& stream) override {
     push(stream, [this, work] {
-      // The longer side of the output is divided, in whole vectors: each thread then reads the
-      // shorter one's matrix whole.
+      // The longer side of the output is divided, in whole vectors. Each thread then reads the
+      // whole matrix of the shorter side.
       constexpr std::int64_t kVector = 16;
       const bool by_rows = work.m >= work.n;
       const std::int64_t side = by_rows ? work.m : work.n;
@@ -338,7 +338,7 @@ class CpuDevice final : public Device {
  private:
   static constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
-  /// Kernels then wait less for addresses, and a drive takes a request in fewer pieces.
+  /// Large pages save address translation in kernels, and drives get requests in fewer pieces.
   static bool in_large_pages(MemoryKind kind, Bytes size) {
     return kind == MemoryKind::device ||
            (kind == MemoryKind::pinned && size.value >= static_cast<std::int64_t>(kLargePage));
@@ -365,7 +365,7 @@ class CpuDevice final : public Device {
           fmt::format("cpu: mmap of {}: {}", format_quantity(size), std::strerror(errno)));
     }
     if (in_large_pages(kind, size)) {
-      ::madvise(data, bytes, MADV_HUGEPAGE);  // where it is refused, pages are small
+      ::madvise(data, bytes, MADV_HUGEPAGE);  // if it is refused, pages are small
     }
     if (kind != MemoryKind::pageable) {
       std::memset(data, 0, bytes);
@@ -380,8 +380,8 @@ class CpuDevice final : public Device {
     static_cast<CpuStream&>(stream).push(std::move(task));
   }
 
-  /// Runs body(0) .. body(count - 1), on the threads if the bytes or operations are enough to wake
-  /// them.
+  /// Runs body(0) .. body(count - 1). Threads share them if the bytes or operations are worth
+  /// waking them.
   template <class Body>
   void share(std::int64_t count, double work, const Body& body) {
     constexpr double kWorthWaking = 256 * 1024;
@@ -409,7 +409,7 @@ class CpuDevice final : public Device {
     });
   }
 
-  /// A table of at least so many positions. Queued work keeps its table alive.
+  /// A table of at least `positions` positions. Queued work keeps its table alive.
   std::shared_ptr<const kernels::RotaryTable> rotary_table(std::int64_t head_dim, double base,
                                                            std::int64_t positions) {
     const std::lock_guard lock(rotary_mutex_);

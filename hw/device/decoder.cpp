@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-/// Takes arrays one after another from host memory, and returns their places on the device.
+/// Places arrays one after another in host memory, and returns their addresses on the device.
 class Packer {
  public:
   Packer(const Buffer& host, const Buffer& device) : host_(host), device_(device) {}
@@ -112,7 +112,7 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
   staging_ = Buffer(device, MemoryKind::pinned, numbers);
   numbers_ = Buffer(device, MemoryKind::device, numbers);
   uploaded_ = device.make_event();
-  // A rotation of no rows: the device makes its table of angles now, not when a context grows.
+  // A rotation of no rows makes the device build its table of angles now, not when a context grows.
   device.rope({.rows = {.from = qkv_.data(), .to = qkv_.data(), .row = qkv_width_ * element_},
                .heads = shape.query_heads + shape.kv_heads,
                .head_dim = shape.head_dim,
@@ -134,7 +134,7 @@ Buffer Decoder::random_matrix(std::int64_t outputs, std::int64_t inputs, double 
   Buffer matrix = elements(count);
   device_.fill_uniform(matrix.data(), count, a,
                        stream_seed(seed, fmt::format("hw/device/decoder/{}", name)), stream);
-  // There may be no memory for the next one, and then nothing is left of this one.
+  // Allocation of the next matrix may fail and destroy this one, so its work has to end first.
   stream.synchronize();
   return matrix;
 }
@@ -175,7 +175,7 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
     }
   }
   uploaded_->synchronize();
-  // The longer numbers first, so that all are aligned.
+  // The wider types come first, so that all arrays are aligned.
   Packer packer(staging_, numbers_);
   attention_.batch = {.requests = batch.requests(),
                       .slots = nullptr,

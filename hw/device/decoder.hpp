@@ -10,9 +10,9 @@
 #include "hw/device/device.hpp"
 #include "sim/core/key_positions.hpp"
 
-/// A decoder-only transformer with random weights on a device: the work that serving does, without
-/// a trained model's words. One layer is norm, QKV matrix, append to the KV, paged attention,
-/// output matrix, residual sum, norm, MLP, residual sum; behind the last come norm, logits and the
+/// A decoder-only transformer with random weights on a device. It does the work of serving, but its
+/// output has no meaning. One layer is norm, QKV matrix, append to the KV, paged attention, output
+/// matrix, residual sum, norm, MLP, residual sum. After the last layer come norm, logits and the
 /// most likely token. Norms have no weights, matrices no bias.
 namespace kvtier {
 
@@ -71,15 +71,15 @@ class KvPool {
   Buffer memory_;
 };
 
-/// New tokens of some requests, the last ones of their contexts. A request may have none. Contexts
-/// may share slots, and may end among new tokens of another request, because all new KV of a layer
-/// is stored before it is read. So tokens that a cache dropped at the start of a context are a
-/// request of their own (Pensieve).
+/// New tokens of several requests: the last tokens of their contexts. A request may have none.
+/// Contexts may share slots, and may end among new tokens of another request, because all new KV of
+/// a layer is stored before it is read. Tokens that a cache dropped at the start of a context are
+/// therefore recomputed as a separate request (Pensieve).
 struct DecoderBatch {
   /// All requests' new tokens, one after another; request r has query_begin[r] .. query_begin[r+1].
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> query_begin{0};
-  /// The slots of all contexts, the new tokens' among them; request r has context_begin[r] ..
+  /// The slots of all contexts, including those of new tokens; request r has context_begin[r] ..
   /// context_begin[r+1], in order of position.
   std::vector<std::int32_t> slots;
   std::vector<std::int64_t> context_begin{0};
@@ -100,8 +100,8 @@ struct DecoderLimits {
   std::int64_t longest_context = 1;
 };
 
-/// Row-major, [outputs][inputs]; in the QKV matrix queries come first, then K, then V, in that of a
-/// gated MLP gates come before what they gate.
+/// Matrices, row-major, [outputs][inputs]. The QKV matrix holds queries, then keys, then values.
+/// `up` of a gated MLP holds the gates, then the values that they gate.
 struct DecoderWeights {
   struct Layer {
     Buffer qkv;
@@ -115,10 +115,10 @@ struct DecoderWeights {
   Buffer head;
 };
 
-/// Queues its work on a stream of the caller's; one batch at a time, all its calls on one stream.
-/// Weights are uniform with a variance of 1 / inputs, so that what a norm made of mean square 1 has
-/// it again behind a matrix; those that lead back into the residual sum, two in a layer, have 1 /
-/// (2 x layers) of it. So activations stay near 1 in any depth.
+/// A decoder queues its work on the caller's stream. It takes one batch at a time, and all its
+/// calls use the same stream. Weights are uniform with a variance of 1 / inputs, so a matrix keeps
+/// a mean square of 1. The two matrices of a layer that feed the residual sum have 1 / (2 x layers)
+/// of that variance. Activations therefore stay near 1 at any depth.
 class Decoder {
  public:
   /// Throws DeviceError for heads that the kernels do not take, and when memory is short.
@@ -126,12 +126,12 @@ class Decoder {
           const DecoderLimits& limits, std::uint64_t seed);
 
   /// Takes the next batch and looks up its tokens' embeddings. Throws DeviceError if it is larger
-  /// than the limits. `batch` is read before the call returns, which may wait for the copy of the
-  /// batch before it, not for its layers.
+  /// than the limits. `batch` is read before the call returns. The call may wait for the upload of
+  /// the previous batch, but not for its layers.
   void begin(const DecoderBatch& batch, Stream& stream);
-  /// Runs a layer on its KV in `kv`, with rows as in KvPool::layer: writes that of the new tokens,
-  /// reads that of the contexts. A caller makes the stream wait before it for a load, and records
-  /// an event after it for a save.
+  /// Runs a layer on its KV in `kv`, with rows as in KvPool::layer: writes the KV of new tokens,
+  /// reads the KV of contexts. Before the call, a caller makes the stream wait for a load. After
+  /// the call, it records an event for a save.
   void forward_layer(std::int64_t layer, std::byte* kv, Stream& stream);
   /// Logits and the most likely next token of each request that has new tokens.
   void finish(Stream& stream);
@@ -144,7 +144,7 @@ class Decoder {
   void forward(const DecoderBatch& batch, const KvPool& pool, Stream& stream,
                const Hooks& hooks = {});
 
-  /// In device memory; row i is of the i-th request that has new tokens.
+  /// Outputs in device memory. Row i belongs to the i-th request that has new tokens.
   [[nodiscard]] std::int64_t output_rows() const { return output_rows_; }
   [[nodiscard]] const std::byte* logits() const { return logits_.data(); }
   [[nodiscard]] const std::int32_t* next_tokens() const { return next_tokens_.as<std::int32_t>(); }
@@ -184,7 +184,7 @@ class Decoder {
   Buffer logits_;
   Buffer next_tokens_;
 
-  /// The batch's numbers, on the host and on the device alike.
+  /// The batch's lists of numbers, on the host and on the device.
   Buffer staging_;
   Buffer numbers_;
   std::unique_ptr<Event> uploaded_;
@@ -198,9 +198,9 @@ class Decoder {
   std::unique_ptr<AttentionPlan> plan_;
 };
 
-/// For each layer the share of causal attention scores that are less than 1 % of the largest of
-/// their row, over the batch's new tokens: the profile that CaR sets its compression by. Runs the
-/// batch. Throws DeviceError if the decoder's device is not the host.
+/// For each layer, the share of causal attention scores below 1 % of the largest score of their
+/// row, over the batch's new tokens. CaR sets its compression by these shares. Runs the batch.
+/// Throws DeviceError if the decoder's device is not the host.
 [[nodiscard]] std::vector<double> measure_score_sparsity(Decoder& decoder,
                                                          const DecoderBatch& batch,
                                                          const KvPool& pool, Stream& stream);

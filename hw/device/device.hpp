@@ -98,7 +98,7 @@ class Stream {
 class Event {
  public:
   virtual ~Event() = default;
-  /// Returns when the point it was last recorded at is reached.
+  /// Returns when the stream has reached the last recorded point.
   virtual void synchronize() = 0;
 };
 
@@ -124,16 +124,17 @@ void for_each_row(const CopyPiece& piece, Visit visit) {
   }
 }
 
-/// The mover of the pieces of a copy: the copy engine, one piece after another, or all processors
-/// together, one row each.
+/// How a copy moves its pieces: the copy engine moves one after another, or a kernel on all
+/// processors moves rows in parallel.
 enum class CopyMethod { engine, kernel };
 
-/// Row i of the packed side belongs to row slots[i] of the other; `slots` is in device memory. A
-/// GPU moves multiples of 16 bytes, from and to multiples of 16 bytes.
+/// Rows between a packed side and a side that slots index: packed row i belongs to row slots[i].
+/// `slots` is in device memory. A GPU moves multiples of 16 bytes, from and to multiples of 16
+/// bytes.
 struct RowWork {
   const void* from = nullptr;
   void* to = nullptr;
-  /// None: row i.
+  /// Null: row i.
   const std::int32_t* slots = nullptr;
   std::int64_t rows = 0;
   Bytes row;
@@ -189,13 +190,13 @@ struct AttentionWork {
   float value_scale = 1;
   /// Length of the longest context.
   std::int64_t context_max = 0;
-  /// Base of the rotary positions that keys and queries get on the way, by their places in the
+  /// Base of the rotary positions. The kernel rotates keys and queries by their place in the
   /// context. 0: both carry their positions already.
   double rope_base = 0;
 };
 
-/// Row i of `to` is row slots[i] of `from`, which is the slots' side, with each of its first
-/// `heads` heads rotated to the row's position. `to` may be `from` if both sides are alike.
+/// Row i of `to` is row slots[i] of `from` (the slots' side), with its first `heads` heads rotated
+/// to the row's position. `to` may be `from` if both sides are alike.
 struct RopeWork {
   RowWork rows;
   std::int64_t heads = 1;
@@ -232,9 +233,9 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Work queued on `stream` after this call starts when the event is reached.
+  /// Work queued on `stream` after this call starts once the event has been reached.
   virtual void wait(Stream& stream, Event& event) = 0;
-  /// Between two recorded events, both of which have been reached.
+  /// Seconds between two recorded events, both of which have been reached.
   [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
 
   virtual void copy(void* to, const void* from, Bytes bytes, Stream& stream) = 0;
@@ -243,7 +244,7 @@ class Device {
   virtual void gather(const RowWork& work, Stream& stream) = 0;
   virtual void scatter(const RowWork& work, Stream& stream) = 0;
   /// Reads the rows and writes only the exclusive or of each row's 32-bit words to `to`. Its time
-  /// is the limit of reading rows by slots.
+  /// is a lower bound for reading rows by slots.
   virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
   /// Whether these kernels exist and take the heads.
@@ -261,15 +262,15 @@ class Device {
   virtual void attention(const AttentionWork& work, Stream& stream) = 0;
   virtual void rope(const RopeWork& work, Stream& stream) = 0;
   virtual void row_function(const RowFunctionWork& work, Stream& stream) = 0;
-  /// Keeps the stream busy for this long by the device's own clock; instruments are tested on it.
-  /// Zero is an empty launch.
+  /// Keeps the stream busy for this long by the device's own clock. Zero is an empty launch. Tests
+  /// of measurements use it.
   virtual void busy(double seconds, Stream& stream) = 0;
 
   /// Element i of `count` at `to` becomes bound x uniform_at(seed, i) of
   /// kernels/uniform_numbers.hpp.
   virtual void fill_uniform(void* to, std::int64_t count, float bound, std::uint64_t seed,
                             Stream& stream) = 0;
-  /// `values` become elements at `to`, and the other way round; both return when done.
+  /// Convert between `values` and elements in memory of the device. Both return when done.
   virtual void write_elements(void* to, std::span<const float> values) = 0;
   virtual void read_elements(std::span<float> values, const void* from) = 0;
 

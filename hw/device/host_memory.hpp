@@ -6,7 +6,7 @@ namespace kvtier {
 
 /// Memory of the host.
 [[nodiscard]] Bytes host_memory();
-/// Memory that programs can have now, with that of the page cache.
+/// Memory that programs can allocate now, including reclaimable page cache.
 [[nodiscard]] Bytes available_host_memory();
 
 }  // namespace kvtier

@@ -52,7 +52,7 @@ std::unique_ptr<Device> open_module_device(const std::filesystem::path& path, in
   if (!std::filesystem::exists(path, none)) {
     cannot_open(index, "this kvtier was built without CUDA");
   }
-  // Never unloaded: its code runs until the last device has gone.
+  // The module is never unloaded, because its code runs until the last device is destroyed.
   void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) {
     cannot_open(index, fmt::format("the CUDA module cannot be loaded ({})", ::dlerror()));

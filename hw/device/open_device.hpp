@@ -24,15 +24,15 @@ struct DeviceName {
 /// Throws DeviceError, with what to install, if the module, the driver or the device is missing.
 [[nodiscard]] std::unique_ptr<Device> open_device(const DeviceName& name);
 
-/// The file that a CUDA device is loaded from: beside the program, in ../lib/kvtier.
+/// The module of CUDA devices: ../lib/kvtier/kvtier_cuda.so, relative to the program's folder.
 [[nodiscard]] std::filesystem::path cuda_module_path();
 
 /// The same with the module at `path`.
 [[nodiscard]] std::unique_ptr<Device> open_module_device(const std::filesystem::path& path,
                                                          int index, ElementType element);
 
-/// Symbols that a module exports, unmangled. The first returns kDeviceModuleVersion, because a
-/// module of another build has another interface.
+/// Unmangled symbols that a module exports. The version symbol returns kDeviceModuleVersion; a
+/// module with another version is refused, because its interface may differ.
 inline constexpr int kDeviceModuleVersion = 4;
 inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
 inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";

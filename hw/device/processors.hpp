@@ -7,20 +7,20 @@
 /// Which processors of the host a thread may run on.
 namespace kvtier {
 
-/// Numbers of processors; none: any.
+/// Numbers of processors; empty: any processor.
 using Processors = std::vector<int>;
 
 /// Keeps the calling thread, and those that it starts later, on these processors. If that is
 /// forbidden, they run anywhere.
 void stay_on(const Processors& processors);
 
-/// Those that the calling thread may run on.
+/// Processors that the calling thread may run on.
 [[nodiscard]] Processors processors_of_thread();
 
-/// How many these are: those of the affinity mask (taskset, containers), at least 1.
+/// Number of processors in the affinity mask (taskset, containers), at least 1.
 [[nodiscard]] int available_processors();
 
-/// Keeps the calling thread on some processors for a while.
+/// Keeps the calling thread on some processors during its lifetime.
 class StayOn {
  public:
   explicit StayOn(const Processors& processors) : before_(processors_of_thread()) {

@@ -36,7 +36,7 @@ void PartRequests::wait() {
 
 void load_through_ring(StorageEngine& engine, const RingLoad& load) {
   PartRequests requests(engine, load.parts);
-  load.synchronize();  // what was copied before has left the ring
+  load.synchronize();  // earlier copies have left the ring
   std::size_t copied = 0;
   std::size_t submitted = 0;
   for (std::size_t part = 0; part < load.parts; ++part) {

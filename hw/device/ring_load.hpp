@@ -7,20 +7,21 @@
 
 #include "hw/device/storage.hpp"
 
-/// Loads KV from a drive to HBM through a ring of places in host memory. Parts are copied from
-/// there while later parts are read.
+/// Loads KV from a drive to HBM through a ring of buffers in host memory. Parts are copied to HBM
+/// while later parts are read.
 namespace kvtier {
 
-/// Places of a ring, and the least size of all together.
+/// Buffers of a ring, and their least size in total.
 inline constexpr std::size_t kRingParts = 8;
 inline constexpr std::int64_t kRingBytes = std::int64_t{2} << 20;
 /// Requests that a move has in flight.
 inline constexpr std::int64_t kMoveDepth = 16;
 
-/// The requests of a move, in parts that complete one by one. The move has its engine for itself.
+/// The requests of a move, in parts that complete one by one. No other move uses its engine
+/// meanwhile.
 class PartRequests {
  public:
-  /// The engine's queue has kMoveDepth places at least, and nothing in it.
+  /// The engine's queue is empty and holds at least kMoveDepth requests.
   PartRequests(StorageEngine& engine, std::size_t parts);
 
   [[nodiscard]] bool has_room() const { return engine_.in_flight() < kMoveDepth; }
@@ -37,7 +38,7 @@ class PartRequests {
 
 struct RingLoad {
   std::size_t parts = 0;
-  /// Submits the requests that read a part into its place, number part % kRingParts.
+  /// Submits the requests that read a part into buffer part % kRingParts.
   std::function<void(std::size_t part, PartRequests& requests)> read;
   /// Queues the copies of a part that has been read.
   std::function<void(std::size_t part)> copy;

@@ -105,7 +105,8 @@ ScratchFile::ScratchFile(const std::string& directory, Bytes size, Bytes spare)
                    static_cast<std::int64_t>(system.f_bsize));
   capacity_ =
       Bytes(static_cast<std::int64_t>(system.f_blocks) * static_cast<std::int64_t>(system.f_bsize));
-  // Opened without O_DIRECT first, so that the two refusals can be told apart.
+  // The file is first opened without O_DIRECT, so that a refused flag and a refused file can be
+  // told apart.
   std::string path = (std::filesystem::path(directory) / "kvtier-XXXXXX").string();
   descriptor_ = ::mkostemp(path.data(), O_CLOEXEC);
   if (descriptor_ < 0) {
@@ -129,7 +130,7 @@ ScratchFile::ScratchFile(const std::string& directory, Bytes size, Bytes spare)
                                 "are to stay free",
                                 gib(free), gib(size_), gib(spare)));
   }
-  // Some file systems take the flag and refuse the requests.
+  // Some file systems accept the flag and refuse the requests.
   alignas(kStorageAlignment) const std::array<std::byte, kStorageAlignment> block{};
   if (::pwrite(descriptor_, block.data(), block.size(), 0) != static_cast<ssize_t>(block.size())) {
     const int refused = errno;

@@ -10,20 +10,20 @@
 
 #include "sim/core/units.hpp"
 
-/// Files on a drive, past the page cache (O_DIRECT), by one interface with two engines: io_uring,
-/// and threads that call pread and pwrite where io_uring is missing or forbidden.
+/// Reads and writes of files on a drive without the page cache (O_DIRECT). Two engines share one
+/// interface: io_uring, and threads with pread and pwrite for systems that lack or forbid io_uring.
 namespace kvtier {
 
 /// Offsets, sizes and memory of every request are multiples of it.
 inline constexpr std::int64_t kStorageAlignment = 4096;
 
-/// A file without a name. It is removed with its descriptor, even if the program is killed.
+/// A test file without a name. It is removed with its descriptor, even if the program is killed.
 class ScratchFile {
  public:
-  /// In the folder `directory`, for `size` bytes, rounded up to the alignment; the first block is
-  /// written. Throws
-  /// ConfigError if there is no such folder; DeviceError if it is in memory (tmpfs), lies on a file
-  /// system without O_DIRECT, cannot be written, or would have less than `spare` left.
+  /// Makes a file in the folder `directory` for `size` bytes, rounded up to the alignment, and
+  /// writes its first block. Throws ConfigError if there is no such folder. Throws DeviceError if
+  /// the folder is in memory (tmpfs), its file system lacks O_DIRECT, cannot be written, or would
+  /// have less than `spare` left.
   ScratchFile(const std::string& directory, Bytes size, Bytes spare = Bytes(0));
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
@@ -51,12 +51,12 @@ enum class IoKind { read, write };
 
 struct IoRequest {
   IoKind kind = IoKind::read;
-  /// In the file.
+  /// Offset in the file.
   std::int64_t offset = 0;
-  /// In the engine's memory.
+  /// Address in the engine's memory.
   std::byte* data = nullptr;
   Bytes bytes;
-  /// Comes back with the completion.
+  /// Returned with the completion.
   std::uint64_t tag = 0;
 };
 
@@ -95,7 +95,7 @@ struct StorageOptions {
   bool completion_polling = false;
 };
 
-/// Whether this machine has processors to spare for polling: it takes one of its own.
+/// Whether this machine can spare a processor for polling.
 [[nodiscard]] bool has_processors_for_polling();
 
 /// The file's first block has been written. `automatic` takes io_uring if a test request works and
@@ -103,14 +103,15 @@ struct StorageOptions {
 [[nodiscard]] std::unique_ptr<StorageEngine> open_storage_engine(int descriptor,
                                                                  const StorageOptions& options);
 
-/// Writes the file up to `size`, a MiB at a time, with what `data` says of each offset, and
-/// flushes: drives and file systems take longer for places that were never written. Nothing else is
-/// in flight. `check` is called all the while; what it throws ends the writing.
+/// Fills the first `size` bytes of the file with the data that `data` returns for each offset, one
+/// MiB at a time, and flushes. First writes to unallocated blocks are slower, so measurements use a
+/// filled file. No other request may be in flight. `check` is called repeatedly; its exception ends
+/// the writing.
 void write_whole(StorageEngine& engine, Bytes size,
                  const std::function<std::byte*(std::int64_t offset)>& data,
                  const std::function<void()>& check);
 
-/// The calls that an engine of threads makes; the tests have others.
+/// The system calls of the thread engine. Tests replace them.
 class FileCalls {
  public:
   virtual ~FileCalls() = default;

@@ -35,7 +35,7 @@ void TaskThreads::wake() {
     const std::lock_guard lock(mutex_);
     tasks = tasks_.size();
   }
-  // A thread that wakes up for nothing takes a processor from others.
+  // A thread that wakes up without a task takes a processor from others.
   for (std::size_t i = 0; i < tasks && i < threads_.size(); ++i) {
     changed_.notify_one();
   }
@@ -72,7 +72,7 @@ void TaskThreads::work() {
     } catch (...) {
       failure = std::current_exception();
     }
-    task = nullptr;  // what it holds ends before the task counts as done
+    task = nullptr;  // its captures are destroyed before the task counts as done
     lock.lock();
     if (failure && !failure_) {
       failure_ = failure;

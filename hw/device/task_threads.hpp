@@ -17,7 +17,7 @@ class TaskThreads {
   explicit TaskThreads(std::int64_t threads = 1);
   TaskThreads(const TaskThreads&) = delete;
   TaskThreads& operator=(const TaskThreads&) = delete;
-  /// Runs the tasks that wait.
+  /// Runs the waiting tasks first.
   ~TaskThreads();
 
   /// The task may start at once. Only `wake` guarantees that it starts.
@@ -26,7 +26,7 @@ class TaskThreads {
   /// Returns when no task waits or runs. Rethrows the first exception of a task since the last
   /// call.
   void drain();
-  /// Leaves out the tasks that wait, and those that are added later.
+  /// Drops waiting tasks and all tasks that are added later.
   void abandon();
 
  private:

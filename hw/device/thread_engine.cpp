@@ -78,7 +78,7 @@ class ThreadEngine final : public StorageEngine {
     done_.notify_one();
   }
 
-  /// Goes on after a part of the request; what went wrong, or nothing.
+  /// Continues partial transfers. Returns the error, or an empty text.
   std::string transfer(const IoRequest& request) {
     const bool reads = request.kind == IoKind::read;
     const char* const call = reads ? "pread" : "pwrite";
@@ -111,7 +111,7 @@ class ThreadEngine final : public StorageEngine {
   std::vector<IoCompletion> completed_;
   std::int64_t ended_in_error_ = 0;
   std::string failure_;
-  /// The last member: its threads end before what they use.
+  /// The last member, so that its threads end before the members that they use.
   TaskThreads threads_;
 };
 

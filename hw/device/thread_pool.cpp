@@ -5,7 +5,7 @@
 namespace kvtier {
 namespace {
 
-/// Returns once `reached()` or after a moment, of several times what it takes to wake a thread.
+/// Returns once `reached()`, or after several times the time that it takes to wake a thread.
 template <class Condition>
 void poll(const Condition& reached) {
   constexpr auto kMoment = std::chrono::microseconds(200);

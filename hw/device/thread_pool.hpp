@@ -11,11 +11,11 @@
 namespace kvtier {
 
 /// Threads that share the iterations of one loop at a time. A second loop that is started meanwhile
-/// runs in its caller alone. Who waits for the other side polls for a moment before it sleeps: the
-/// kernels of a layer follow each other sooner than a sleeping thread is woken.
+/// runs in its caller alone. Waiting threads poll for a moment before they sleep, because the
+/// kernels of a layer follow each other faster than a sleeping thread wakes.
 class ThreadPool {
  public:
-  /// `threads` counts the caller's.
+  /// `threads` includes the calling thread.
   explicit ThreadPool(std::int64_t threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-/// For calls that return minus an error's number.
+/// Throws for calls that return a negative error number.
 void check(const char* call, int result) {
   if (result < 0) {
     throw DeviceError(fmt::format("{}: {} ({})", call, std::strerror(-result), result));
@@ -52,7 +52,7 @@ class UringEngine final : public StorageEngine {
     try {
       check("io_uring_register_files", io_uring_register_files(&ring_, &descriptor_, 1));
       name_ = "io_uring (registered file";
-      // Needs locked memory, which a container may not grant; requests work without.
+      // Registration needs locked memory, which a container may refuse. Requests work without it.
       const iovec memory{.iov_base = memory_.data(), .iov_len = memory_.size()};
       buffers_registered_ = io_uring_register_buffers(&ring_, &memory, 1) == 0;
       name_ += buffers_registered_ ? " and buffers" : ", buffers not registered";
@@ -92,7 +92,8 @@ class UringEngine final : public StorageEngine {
       free_.pop_back();
       requests_[slot] = {request, 0};
       prepare(slot);
-      // Each by itself: the kernel holds a batch back until its last, and the drive waits.
+      // Requests are submitted one by one: the kernel would hold a batch back until its last
+      // request.
       flush_submissions();
     }
   }
@@ -174,7 +175,7 @@ class UringEngine final : public StorageEngine {
     }
   }
 
-  /// Returns true if a part of the request had to be prepared again.
+  /// Returns true if the rest of a partial request had to be prepared again.
   bool finish(std::uint32_t slot, int result, std::int64_t at, std::vector<IoCompletion>& done) {
     Request& request = requests_[slot];
     const char* const word = request.request.kind == IoKind::read ? "read" : "write";
@@ -201,7 +202,8 @@ class UringEngine final : public StorageEngine {
     return false;
   }
 
-  /// Waits for all that is in flight, whatever comes of it: memory must not be written to later.
+  /// Waits for all requests in flight and ignores their results: memory must not be written to
+  /// later.
   void drain() {
     std::vector<IoCompletion> ignored;
     while (in_flight() > 0) {
@@ -228,7 +230,7 @@ class UringEngine final : public StorageEngine {
   io_uring ring_{};
 };
 
-/// A ring may be made and every request in it then fail, so one request has to go through.
+/// Some systems create rings and refuse every request, so one test request has to complete.
 std::unique_ptr<UringEngine> try_engine(int descriptor, const StorageOptions& options,
                                         bool submission_polling, bool completion_polling,
                                         std::string& reason) {

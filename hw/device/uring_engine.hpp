@@ -4,8 +4,8 @@
 
 namespace kvtier {
 
-/// Null, with the reason, if the ring cannot be made or a test read fails. Polling that was asked
-/// for and fails is left out and named.
+/// Opens io_uring. Returns null and sets `reason` if the ring cannot be made or a test read fails.
+/// Requested polling that fails is left out; the engine's name tells which polling is used.
 [[nodiscard]] std::unique_ptr<StorageEngine> open_uring_engine(int descriptor,
                                                                const StorageOptions& options,
                                                                std::string& reason);

@@ -16,10 +16,10 @@
 /// attained.
 namespace kvtier {
 
-/// Bounds of what a config says of hardware. They enclose every machine that is sold or announced
-/// for the next years, with room, so that a figure in the wrong unit is refused; and they keep
-/// rates high enough for simulated times to stay in range. They bound what one key says: two keys
-/// can still make a run that takes too long, and it ends with an error.
+/// Bounds of hardware keys in a config. They enclose every machine that is sold or announced for
+/// the next years, with room, so that a figure in the wrong unit is refused. They also keep rates
+/// high enough for simulated times to stay in range. They bound single keys: two keys can still
+/// make a run that takes too long, and it ends with an error.
 namespace bounds {
 
 /// From a processor core to twice what is announced for one GPU of 2027: 100 PFLOP/s in 4 bits.
@@ -31,20 +31,20 @@ namespace bounds {
 [[nodiscard]] inline Limits gpu_memory() {
   return {.minimum = 0, .maximum = 16.0 * (std::int64_t{1} << 40), .minimum_excluded = true};
 }
-/// A memory or a store that one server reaches, whether it is its own or a rack's.
+/// A memory or store that one server reaches, its own or a rack's.
 [[nodiscard]] inline Limits capacity() {
   return {.minimum = 0, .maximum = 256.0 * (std::int64_t{1} << 50), .minimum_excluded = true};
 }
 inline constexpr double kSlowestLink = 1e5;
 /// A link, a drive or a memory behind a link. One way of a GPU's link to others in 2027: 1.8 TB/s.
 [[nodiscard]] inline Limits link_rate() { return between(kSlowestLink, 1e13); }
-/// The rate of one request or load by itself, on a drive that is in use by others.
+/// The rate of one request or load by itself, on a drive that others use, too.
 [[nodiscard]] inline Limits lone_rate() { return between(1e3, 1e13); }
 /// 0.6 TB/s in servers of two processors of 2023, 43 TB/s in a rack of 36 of 2026.
 [[nodiscard]] inline Limits host_memory_bandwidth() { return between(kSlowestLink, 1e14); }
 /// The fixed time of one transfer, operation or iteration.
 [[nodiscard]] inline Limits latency() { return between(0, 10e9); }
-/// Small shares would undo the bounds of the rates that they are taken of.
+/// The lower bound keeps the product of a rate and a share in range.
 [[nodiscard]] inline Limits share() { return between(0.001, 1); }
 /// One GPU: 12 $/h is the most that large clouds ask for an H100.
 [[nodiscard]] inline Limits gpu_price() { return between(0, 1000); }
@@ -65,9 +65,10 @@ struct PeaksConfig {
 template <class V>
 void describe(V& v, PeaksConfig& c) {
   v.field("fp8", c.eight_bits,
-          "In 8 bits; \"auto\": twice /gpu/peak. Without such units: /gpu/peak.",
+          "Peak in 8 bits; \"auto\": twice /gpu/peak. For a GPU without 8-bit units, set it to "
+          "/gpu/peak.",
           or_word("auto", bounds::gpu_peak()));
-  v.field("fp4", c.four_bits, "In 4 bits; \"auto\": as in 8 bits.",
+  v.field("fp4", c.four_bits, "Peak in 4 bits; \"auto\": the peak in 8 bits.",
           or_word("auto", bounds::gpu_peak()));
 }
 
@@ -87,7 +88,8 @@ void describe(V& v, GpuConfig& c) {
   v.field("name", c.name, "The product.", required());
   v.field("peak", c.peak, "Dense matrix peak of one GPU in 16 bits.", required(bounds::gpu_peak()));
   v.rare("peaks", c.peaks, PeaksConfig{}, "Datasheet peaks of one GPU in fewer bits.");
-  v.field("price", c.price, "Price of one GPU, with what of its server is not priced apart.",
+  v.field("price", c.price,
+          "Price of one GPU, including the parts of its server that have no price of their own.",
           required(bounds::gpu_price()));
 }
 
@@ -110,9 +112,9 @@ void describe(V& v, HbmConfig& c) {
 struct DramConfig {
   Bytes capacity;
   DollarsPerGibHour price;
-  /// Reads and writes together; not set: never the limit.
+  /// Reads and writes together; unset: never the limit.
   std::optional<BytesPerSecond> bandwidth;
-  /// Taken by other jobs of the host, all the time.
+  /// Bandwidth that other programs of the host take all the time.
   BytesPerSecond host_load;
 
   friend bool operator==(const DramConfig&, const DramConfig&) = default;
@@ -127,12 +129,12 @@ void describe(V& v, DramConfig& c) {
           "several GPUs have a link to the host each (/hardware/links/pcie/of).",
           or_word("none", bounds::host_memory_bandwidth()));
   v.field("host_load", c.host_load,
-          "Bandwidth of host memory that other jobs of the host take; KV moves with what is left.",
+          "Bandwidth of host memory that other programs of the host take; KV moves with the rest.",
           non_negative());
 }
 
-/// Shares of a link's bandwidth, in (0, 1], that stay beside other work: one way and the other.
-/// Both ways together keep the larger share.
+/// Shares of a link's bandwidth, in (0, 1], that other work leaves, one way and the other. Both
+/// ways together keep the larger share.
 struct LinkShares {
   double forward = 1;
   double backward = 1;
@@ -187,11 +189,11 @@ void describe(V& v, DriveLimits& c) {
   v.field("write", c.backward, "Writes alone.", required(bounds::link_rate()));
   v.field("both", c.both, "Sum of reads and writes at the same time.",
           required(bounds::link_rate()));
-  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+  v.field("latency", c.latency, "Fixed time of each transfer, added to the time of its bytes.",
           bounds::latency());
 }
 
-/// Memory behind CXL that the GPUs reach themselves: its traffic crosses neither the host's memory
+/// Memory behind CXL that the GPUs access directly: its traffic crosses neither the host's memory
 /// nor the link between host and GPUs.
 struct CxlConfig {
   Bytes capacity;
@@ -205,11 +207,11 @@ template <class V>
 void describe(V& v, CxlConfig& c) {
   v.field("capacity", c.capacity, "CXL memory that can hold KV.", required(bounds::capacity()));
   v.field("price", c.price, "Price of CXL memory.", required(bounds::memory_price()));
-  v.field("bandwidth", c.bandwidth, "What the memory and its link sustain.", required());
+  v.field("bandwidth", c.bandwidth, "Sustained rates of the memory and its link.", required());
 }
 
-/// Whose host link is described: that of one GPU, as each of them has, or all of a server's
-/// together.
+/// Scope of the host link's rates: the link of each GPU, or one link that all GPUs of a server
+/// share.
 enum class HostLinkOf { gpu, server };
 constexpr auto enum_names(HostLinkOf) {
   return std::array{std::pair{"gpu", HostLinkOf::gpu}, std::pair{"server", HostLinkOf::server}};
@@ -226,12 +228,12 @@ struct HostLinkLimits : DuplexLimits {
 template <class V>
 void describe(V& v, HostLinkLimits& c) {
   v.field("of", c.of,
-          "Whose rates follow: \"gpu\": each GPU has such a link, and KV moves over all of them at "
-          "once, within the bandwidth of host memory; \"server\": all GPUs share it.");
+          "Scope of the rates: \"gpu\": each GPU has such a link, and KV moves over all of them at "
+          "once, within the bandwidth of host memory; \"server\": all GPUs share one.");
   v.field("to_device", c.forward, "Host to GPU alone.", required(bounds::link_rate()));
   v.field("to_host", c.backward, "GPU to host alone.", required(bounds::link_rate()));
   v.field("both", c.both, "Sum of both ways at the same time.", required(bounds::link_rate()));
-  v.field("latency", c.latency, "Time of every transfer beside that of its bytes.",
+  v.field("latency", c.latency, "Fixed time of each transfer, added to the time of its bytes.",
           bounds::latency());
   v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
 }
@@ -302,7 +304,7 @@ struct SsdConfig {
   Bytes capacity;
   DollarsPerGibHour price;
   SsdLimits bandwidth;
-  /// The least that is read or written at once.
+  /// Size of the smallest read or write.
   Bytes block{};
 
   friend bool operator==(const SsdConfig&, const SsdConfig&) = default;
@@ -312,10 +314,10 @@ template <class V>
 void describe(V& v, SsdConfig& c) {
   v.field("capacity", c.capacity, "Storage that can hold KV.", required(bounds::capacity()));
   v.field("price", c.price, "Price of storage.", required(bounds::memory_price()));
-  v.field("bandwidth", c.bandwidth, "What the drives sustain together.", required());
+  v.field("bandwidth", c.bandwidth, "Sustained rates of all drives together.", required());
   v.field("block", c.block,
-          "The least that is read at once; where a token's KV of one layer is smaller, its layers "
-          "arrive together, and a load hides behind no compute.",
+          "Size of the smallest read. If a token's KV of one layer is smaller, all its layers "
+          "arrive together, and loading does not overlap with compute.",
           non_negative());
 }
 
@@ -384,7 +386,7 @@ struct Profile;
 /// The profile whose measured times a run uses: a name in configs/profiles or the path of a file.
 struct ProfileChoice {
   std::string name;
-  /// Its content; whoever resolves the config reads it.
+  /// Its content, read when the config is resolved.
   std::shared_ptr<const Profile> loaded;
 
   friend bool operator==(const ProfileChoice& a, const ProfileChoice& b) {
@@ -403,10 +405,10 @@ constexpr auto enum_names(Unmeasured) {
                     std::pair{"roofline", Unmeasured::roofline}};
 }
 
-/// How a server's GPUs share a model. They are `pipeline` stages of gpus / pipeline GPUs. In a
-/// stage, `attention_dp` groups (ranks) of GPUs run the attention of their own requests, which are
-/// dealt to them in turn, and all GPUs run the MLPs and experts of all requests, in lock step. The
-/// GPUs of a rank split heads (tensor parallel).
+/// How a server's GPUs share a model. They form `pipeline` stages of gpus / pipeline GPUs. In a
+/// stage, each of `attention_dp` groups of GPUs (ranks) runs the attention of its own requests,
+/// which are dealt to the ranks in turn. All GPUs of a stage run the MLPs and experts of all
+/// requests in lock step. The GPUs of a rank split heads (tensor parallel).
 struct ParallelConfig {
   std::int64_t pipeline = 1;
   std::int64_t attention_dp = 1;
@@ -442,10 +444,10 @@ struct HardwareConfig {
   std::optional<SsdConfig> ssd;
   LinksConfig links;
   EfficiencyConfig efficiency;
-  /// Measured times; without them the analytic model gives all.
+  /// Measured times; unset: the analytic model gives all times.
   std::optional<ProfileChoice> profile;
   Unmeasured unmeasured = Unmeasured::refuse;
-  /// Figure to where it comes from; read by people only.
+  /// Figure to its source. The program does not use it.
   std::map<std::string, std::string> sources;
 
   friend bool operator==(const HardwareConfig&, const HardwareConfig&) = default;
@@ -457,14 +459,14 @@ void describe(V& v, HardwareConfig& c) {
   v.field("source", c.source, "The machine that is described.", required());
   v.field("gpus", c.gpus, "GPUs that serve one model together.", required(between(1, 1024)));
   v.rare("parallel", c.parallel, ParallelConfig{},
-         "How they share it; without keys all GPUs are tensor parallel.");
+         "How the GPUs share the model; by default all GPUs are tensor parallel.");
   v.field("gpu", c.gpu, "One GPU.", required());
   v.field("hbm", c.hbm, "One GPU's memory.", required());
   v.field("dram", c.dram, "Host memory, or none.");
   v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
   v.field("ssd", c.ssd, "Storage, or none.");
-  v.field("links", c.links, "What connects host and GPUs.", required());
-  v.field("efficiency", c.efficiency, "What is attained of the peaks.", required());
+  v.field("links", c.links, "Links between host and GPUs, and between GPUs.", required());
+  v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");
   v.field("unmeasured", c.unmeasured,
@@ -472,14 +474,13 @@ void describe(V& v, HardwareConfig& c) {
   v.field("sources", c.sources, "Where each figure comes from.");
 }
 
-/// Reports what no single key can show: a limit of both ways together below that of one way alone,
-/// several GPUs without a link between them, or with a link to the host each and no limit of the
-/// host's memory.
-/// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
-/// file of its own.
+/// Reports problems that no single key shows: a limit of both ways together below that of one way
+/// alone, several GPUs without a link between them, or with a host link each but no bandwidth of
+/// host memory. `pointer` is where the hardware stands in the config, "/hardware" in a run's config
+/// and "" in a file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
-/// Bandwidth of host memory beside other jobs; nullopt if it is never the limit.
+/// Bandwidth of host memory that other programs leave; nullopt if it is never the limit.
 [[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
 
 /// The host links of all GPUs together, over which a server's KV moves.
@@ -495,15 +496,15 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer, 
 /// Weights on all GPUs: each rank of attention_dp has its own weights of attention.
 [[nodiscard]] Bytes weight_bytes(const ModelConfig& model, const HardwareConfig& hardware);
 
-/// Copies of a token's KV that the GPUs of a rank hold in layers of one kind: all of them hold the
-/// latent rows; fewer KV heads than GPUs are held several times. 1 for dense models, whose KV is
-/// taken as spread evenly.
+/// Copies of a token's KV that the GPUs of a rank hold in layers of one kind. Each GPU holds all
+/// latent rows. KV heads are replicated if there are fewer of them than GPUs. 1 for dense models,
+/// whose KV counts as spread evenly.
 [[nodiscard]] std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
                                      AttentionKind kind);
 
-/// KV that fits into what the weights and `requests` running requests (kv_bytes_per_request) leave
-/// of the HBM of all GPUs, each token counted once; zero if they do not fit. `unused` is what else
-/// each GPU sets aside, such as activations.
+/// KV that fits into the HBM of all GPUs beside weights and `requests` running requests
+/// (kv_bytes_per_request). Each token counts once. Zero if weights and requests do not fit.
+/// `unused` is other HBM that each GPU sets aside, such as for activations.
 [[nodiscard]] Bytes kv_capacity(const ModelConfig& model, const HardwareConfig& hardware,
                                 std::int64_t requests = 0, Bytes unused = Bytes(0));
 

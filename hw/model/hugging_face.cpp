@@ -61,7 +61,7 @@ class HuggingFaceReader {
     failed_ = true;
   }
 
-  /// Whether anything was wrong so far: what is derived from other keys is then not judged.
+  /// Whether any key was wrong so far. Values derived from other keys are then not checked.
   [[nodiscard]] bool failed() const { return failed_; }
 
  private:
@@ -80,18 +80,17 @@ enum class Shape {
   lightning,    // state layers as wide as the attention, experts
 };
 
-/// The ways of one family of models: its own spellings, and the defaults of its class in
-/// transformers.
+/// One family of models: its own spellings, and the defaults of its class in transformers.
 struct Family {
   std::string_view type;
   bool gated_mlp;
   bool tied_embeddings;
-  /// MLP width over hidden size where the config does not give it; 0: it must.
+  /// MLP width over hidden size if the config omits the width; 0: the key is required.
   std::int64_t default_mlp_factor;
-  /// Context window where the config does not give it; 0: it must.
+  /// Context window if the config omits it; 0: the key is required.
   std::int64_t default_window;
   Shape shape = Shape::dense;
-  /// The width of a head where the config does not give it; 0: hidden size over heads.
+  /// The width of a head if the config omits it; 0: hidden size over heads.
   std::int64_t default_head_dim = 0;
 };
 
@@ -123,8 +122,8 @@ constexpr Family kFamilies[] = {
     {"qwen3_next", true, false, 0, 0, Shape::gated_delta, 256},
 };
 
-/// Types whose language model is an object of its own, `text_config`, and the type of that where it
-/// does not say.
+/// Types that hold their language model in an object `text_config`, and the model type if that
+/// object omits it.
 struct Wrapper {
   std::string_view type;
   std::string_view text_type;
@@ -205,7 +204,7 @@ std::int64_t read_element_bytes(HuggingFaceReader& reader, HuggingFaceReader& fi
   return 0;
 }
 
-/// Kinds of layers that repeat, without the repetitions.
+/// The shortest pattern of kinds whose repetition gives `kinds`.
 std::vector<AttentionKind> shortest_pattern(const std::vector<AttentionKind>& kinds) {
   for (std::size_t length = 1; length < kinds.size(); ++length) {
     bool repeats = true;
@@ -219,7 +218,7 @@ std::vector<AttentionKind> shortest_pattern(const std::vector<AttentionKind>& ki
   return kinds;
 }
 
-/// As `layer_types` lists them; nothing if the config does not.
+/// The kinds that `layer_types` lists; nullopt if the config omits it.
 std::optional<std::vector<AttentionKind>> read_layer_types(HuggingFaceReader& reader,
                                                            std::int64_t layers) {
   const auto types = reader.find<std::vector<std::string>>({"layer_types"});
@@ -429,8 +428,8 @@ void set_formats(ModelConfig& model, NumberFormat format, Quantized parts) {
   }
 }
 
-/// By the lists of modules that are left out. A part that is left out in some layers counts as left
-/// out. Modules beside the layers of text say nothing.
+/// Parts that the lists of excluded modules leave quantized. A part that is excluded in some layers
+/// counts as excluded. Modules outside of text layers are ignored.
 Quantized quantized_parts(const Json& quantization, bool has_experts) {
   Quantized parts;
   const auto names = [](const std::string& text, std::initializer_list<const char*> words) {
@@ -471,7 +470,7 @@ void read_kv_scheme(HuggingFaceReader& reader, ModelConfig& model) {
   model.precision.kv = type == "float" ? NumberFormat::fp8 : NumberFormat::int8;
 }
 
-/// How many bits, and whether they are a float, in compressed-tensors.
+/// The format of a number of bits and a type in compressed-tensors.
 std::optional<NumberFormat> format_of(std::int64_t bits, const std::string& type) {
   if (bits == 8) {
     return type == "float" ? NumberFormat::fp8 : NumberFormat::int8;
@@ -616,7 +615,7 @@ ModelConfig model_from_hugging_face(const Json& json, const std::string& origin)
   model.kv_heads = read_kv_heads(*family, reader, model.attention_heads);
   const auto vocabulary =
       reader.find<std::int64_t>({"vocab_size"}, between(1, ModelLimits::kVocabulary));
-  // Published files of Gemma 3 leave it to the class.
+  // Published files of Gemma 3 omit it and use the default of the class.
   const std::int64_t usual_vocabulary = family->type == "gemma3_text" ? 262208 : 0;
   if (!vocabulary && usual_vocabulary == 0 && reader.at("vocab_size") == nullptr) {
     reader.missing("vocab_size");

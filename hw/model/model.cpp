@@ -25,7 +25,7 @@ Bytes kv_elements_bytes(const ModelConfig& model, std::int64_t elements) {
   if (!model.precision.kv) {
     return Bytes(elements * model.kv_bytes_per_element);
   }
-  // One scale for all of it: no bytes worth counting.
+  // One scale for the whole KV: its bytes do not count.
   return *model.precision.kv == NumberFormat::fp8 ? Bytes(elements)
                                                   : format_bytes(*model.precision.kv, elements);
 }
@@ -105,8 +105,8 @@ std::int64_t attention_parameters(const ModelConfig& model, AttentionKind kind) 
   return result;
 }
 
-/// The same in floating point and without what is given by hand, to be checked before anything is
-/// computed in 64 bits.
+/// Rough number of parameters in floating point, without sizes given by hand. It is checked before
+/// anything is computed in 64 bits.
 double rough_parameters(const ModelConfig& model) {
   const auto d = [](std::int64_t value) { return static_cast<double>(value); };
   double layer = 3 * d(model.hidden_size) * d(model.intermediate_size) +

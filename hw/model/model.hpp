@@ -15,7 +15,7 @@
 /// from it.
 namespace kvtier {
 
-/// Upper ends of what a config may say; with them no product below leaves 64 bits.
+/// Upper limits of config keys. Within them, no product below overflows 64 bits.
 struct ModelLimits {
   static constexpr double kLayers = 1000;
   static constexpr double kWidth = 1 << 20;
@@ -163,7 +163,7 @@ void describe(V& v, ExpertsConfig& c) {
           "Layers at the beginning that have an MLP of /model/intermediate_size instead.",
           between(0, ModelLimits::kLayers));
   v.field("every", c.every,
-          "Behind the dense layers one layer in so many has experts, the last of each group; the "
+          "After the dense layers, the last layer of each group of this size has experts; the "
           "others have an MLP.",
           between(1, ModelLimits::kLayers));
 }
@@ -216,7 +216,7 @@ struct ModelConfig {
   std::int64_t bytes_per_element = 2;
   std::int64_t kv_bytes_per_element = 2;
   Tokens context_window;
-  /// The attention of the first layers, repeated for those behind.
+  /// The attention of the first layers, repeated for later layers.
   std::vector<AttentionKind> attention{AttentionKind::full};
   std::optional<Tokens> window;
   bool output_gate = false;
@@ -279,7 +279,7 @@ void describe(V& v, ModelConfig& c) {
   v.rare("latent", c.latent, usual.latent, "Shape of latent layers.");
   v.rare("state", c.state, usual.state, "Shape of state layers.");
   v.rare("sparse", c.sparse, usual.sparse,
-         "Full and latent layers read some tokens only, as an indexer says.");
+         "Full and latent layers read only the tokens that an indexer selects.");
   v.rare("experts", c.experts, usual.experts, "Mixture of experts.");
   v.rare("precision", c.precision, usual.precision, "Formats of quantized weights and KV.");
   v.rare("resume_every", c.resume_every, usual.resume_every,
@@ -300,8 +300,8 @@ void describe(V& v, ModelConfig& c) {
          or_word("auto", between(1, ModelLimits::kParameters)));
 }
 
-/// Whether all layers are alike, with full attention and one MLP, in whole bytes an element, and
-/// nothing is given by hand: a model that profiles and real devices can describe.
+/// Whether all layers are alike, with full attention and one MLP, in whole bytes an element, and no
+/// size is given by hand. The built-in calibration and real devices run only such models.
 [[nodiscard]] bool is_dense(const ModelConfig& model);
 
 /// Layers of one kind: how many, their attention, and whether they have experts.
@@ -318,7 +318,7 @@ struct LayerGroup {
 /// The kind of layer `layer`, from 0; `count` is 1.
 [[nodiscard]] LayerGroup layer_kind(const ModelConfig& model, std::int64_t layer);
 
-/// Reports what no single key can show: query heads that the KV heads do not divide, kinds of
+/// Reports problems that no single key shows: query heads that the KV heads do not divide, kinds of
 /// layers without their shape, and sizes beyond 64 bits. `pointer` is where the model stands in the
 /// config, "/model" in a run's config and "" in a file of its own.
 void check_model(const ModelConfig& model, const std::string& pointer, Problems& problems);
@@ -379,7 +379,7 @@ struct LayerParameters {
 /// Weights of all layers, the embedding and (unless tied) the head, in elements.
 [[nodiscard]] std::int64_t parameters(const ModelConfig& model);
 
-/// Those that one token uses: of routed experts, the active ones.
+/// Weights that one token uses: all but the inactive routed experts.
 [[nodiscard]] std::int64_t active_parameters(const ModelConfig& model);
 
 /// Routed experts that at least one of `tokens` tokens sees, if each token chooses k of the E at
@@ -448,8 +448,8 @@ struct HeadCounts {
 [[nodiscard]] bool looks_like_hugging_face(const Json& json);
 
 /// Reads a Hugging Face config.json; the error for an unknown type lists those that it knows. Keys
-/// that say nothing about sizes are ignored, and keys that transformers may leave out take its
-/// defaults. `quantization_config` gives the formats of weights (fp8, awq, gptq, modelopt, mxfp4,
+/// without influence on sizes are ignored. Keys that transformers may omit take its defaults.
+/// `quantization_config` gives the formats of weights (fp8, awq, gptq, modelopt, mxfp4,
 /// compressed-tensors); KV has the size of the unquantized weights unless it says otherwise. The
 /// window of Mistral and Mixtral is ignored (all tokens are kept), chunks of attention are taken as
 /// windows, and layers for drafts (multi-token prediction), vision and audio are left out. Throws

@@ -7,7 +7,7 @@
 
 #include "sim/core/config.hpp"
 
-/// Dated prices of parts of servers: what the prices of hardware files are taken from.
+/// Dated prices of server parts, the sources of the prices in hardware files.
 namespace kvtier {
 
 enum class PricedPart { gpu, dram, cxl, ssd };
@@ -19,7 +19,7 @@ constexpr auto enum_names(PricedPart) {
 struct PriceEntry {
   std::string item;
   PricedPart part = PricedPart::gpu;
-  /// As a hardware file writes it: of one GPU, or of a GiB.
+  /// As a hardware file writes it: for one GPU or one GiB.
   std::string price;
   /// A year, month or day.
   std::string date;
@@ -28,9 +28,9 @@ struct PriceEntry {
 
 template <class V>
 void describe(V& v, PriceEntry& c) {
-  v.field("item", c.item, "What is priced.", required());
-  v.field("part", c.part, "Which price of a hardware file it can be.", required());
-  v.field("price", c.price, "Of one GPU, or of a GiB.", required());
+  v.field("item", c.item, "The priced product.", required());
+  v.field("part", c.part, "The part of a hardware file that it prices.", required());
+  v.field("price", c.price, "Price of one GPU or one GiB.", required());
   v.field("date", c.date, "The year, month or day of the price.", required());
   v.field("source", c.source, "Where the price comes from.", required());
 }
@@ -44,7 +44,7 @@ void describe(V& v, PriceList& c) {
   v.field("prices", c.prices, "The prices.", required());
 }
 
-/// Reports prices that a hardware file could not have, and dates that are none.
+/// Reports prices that a hardware file cannot have, and malformed dates.
 void check_prices(const PriceList& list, Problems& problems);
 
 /// Dollars per hour, of one GPU or of a GiB. The price is one that check_prices accepts.

@@ -7,9 +7,9 @@
 
 namespace kvtier {
 
-/// A factor over four sizes, from points on a grid: linear in the logarithms of the sizes, and held
-/// beyond the grid. A point that was not measured is the mean of the lines between its neighbours
-/// along each axis; one without neighbours takes no part.
+/// A factor over four sizes, interpolated from points on a grid: linear in the logarithms of the
+/// sizes, and constant beyond the grid. A point that was not measured is the mean of the lines
+/// between its neighbours along each axis; one without neighbours takes no part.
 class FactorGrid {
  public:
   static constexpr std::size_t kAxes = 4;
@@ -21,7 +21,7 @@ class FactorGrid {
 
   explicit FactorGrid(const std::vector<Point>& points);
 
-  /// 1 where no point around was measured.
+  /// 1 if none of the surrounding points was measured.
   [[nodiscard]] double at(const Place& place) const;
 
  private:

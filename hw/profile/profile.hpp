@@ -13,10 +13,9 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 
-/// Profiles, `kvtier.profile/2`: what was measured on one machine, and nothing that was not. A
-/// profile is tables of cells; a table holds the times of one operation in one setting over a grid
-/// of sizes. What the operations are, and what their sizes and times mean, says
-/// profile_operations().
+/// A profile (`kvtier.profile/2`) holds the measurements of one machine. It is a list of tables; a
+/// table holds the times of one operation in one setting over a grid of sizes. profile_operations()
+/// defines the operations, their sizes and their times.
 namespace kvtier {
 
 inline constexpr const char* kProfileFormat = "kvtier.profile/2";
@@ -284,7 +283,7 @@ void describe(V& v, ProfileHost& c) {
   v.field("memory", c.memory, "Host memory.", required(positive()));
 }
 
-/// The storage that the D operations used.
+/// The storage that the drive operations used.
 struct ProfileStorage {
   std::string file_system;
   std::string engine;
@@ -360,9 +359,9 @@ inline constexpr double kLeastShareOfSmallerWork = 0.5;
 /// be right. A profile with two such cells of a monotone operation is refused.
 [[nodiscard]] bool contradicts(const ProfileCell& larger, const ProfileCell& smaller);
 
-/// Reports what no single key can show: another version, axes, shapes and variants that are not the
-/// operation's, quartiles out of order, cells that are there twice, and times that fall as the work
-/// grows.
+/// Reports problems that no single key shows: another version, axes, shapes and variants that are
+/// not the operation's, quartiles out of order, cells that are there twice, and times that fall as
+/// the work grows.
 void check_profile(const Profile& profile, Problems& problems);
 
 /// Throws ConfigError with every problem of the file at once.
@@ -381,7 +380,7 @@ enum class CellLayout { lines, grids };
 /// Appears under its name only when complete. Throws DeviceError.
 void write_profile(const std::filesystem::path& path, const Profile& profile);
 
-/// The tables of one operation in any variant or in one.
+/// The tables of one operation, in any variant or in one.
 [[nodiscard]] std::vector<const ProfileTable*> find_tables(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {});
 

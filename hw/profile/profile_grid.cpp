@@ -33,8 +33,8 @@ std::size_t index_of(const std::vector<double>& sorted, double value) {
   return static_cast<std::size_t>(std::ranges::lower_bound(sorted, value) - sorted.begin());
 }
 
-/// The interval of `sorted` that holds `value`, which is inside: the index of its upper end, at
-/// least 1.
+/// The index (at least 1) of the upper end of the interval of `sorted` that holds `value`, which is
+/// inside.
 template <class Items, class Projection>
 std::size_t upper_end(const Items& sorted, double value, Projection projection) {
   const auto found = std::ranges::lower_bound(sorted, value, {}, projection);
@@ -74,8 +74,8 @@ ProfileGrid::ProfileGrid(std::span<const ProfileCell> cells, Limit limit, Falls 
   }
 }
 
-/// A gap between measured cells of its row is on their line, else one between cells of its column
-/// on theirs; the rest hold what is attained at the nearest end of the row.
+/// Interpolates a gap between measured cells of its row, otherwise between cells of its column.
+/// Other gaps take the attained share of the limit at the nearest end of the row.
 void ProfileGrid::fill_gaps(std::vector<std::vector<double>>& measured) {
   const auto is_gap = [](double seconds) { return seconds == kGap; };
   for (std::vector<double>& row : measured) {

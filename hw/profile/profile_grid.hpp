@@ -12,7 +12,7 @@ namespace kvtier {
 /// power of the first axis (log-log) and linear along the second, which gives decode times that are
 /// affine in the context and needs no logarithm of "no past". It never falls as a size grows: cells
 /// that do, within noise, are replaced by the geometric mean of the slowest cell of no more work
-/// and the fastest of no less. Falls are kept where asked for: engines switch kernels.
+/// and the fastest of no less. With Falls::kept, falls stay, because engines switch kernels.
 ///
 /// Beyond the grid, and in a corner of it that was left out, the share of the limit that is
 /// attained at the nearest measured cell is held; such times are marked. No time is below the
@@ -22,7 +22,7 @@ class ProfileGrid {
   /// The shortest time that the device could take for a size: the speed of light.
   using Limit = std::function<double(double, double)>;
 
-  /// Whether times that fall as a size grows are noise, or those of another kernel.
+  /// Whether times that fall as a size grows are noise, or come from another kernel.
   enum class Falls { noise, kept };
 
   /// One or two axes; at least one cell, and the first axis is positive.

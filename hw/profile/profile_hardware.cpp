@@ -20,8 +20,8 @@ double rate_of(const ProfileCell& cell) {
   return static_cast<double>(cell.at[0]) / cell.median_seconds;
 }
 
-/// The best of a group of tables, in bytes per second; the first axis is the bytes of one time.
-/// Tables measured after a pause count only on request.
+/// The best rate of a group of tables, in bytes per second; the first axis is the bytes of one
+/// sample. Tables measured after a pause count only on request.
 std::optional<double> best_rate(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
     const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
@@ -66,8 +66,8 @@ double log_ratio(std::int64_t a, std::int64_t b) {
   return std::log(static_cast<double>(a) / static_cast<double>(b));
 }
 
-/// Between the sizes that were measured in proportion to their logarithms, beyond them that of the
-/// nearest; none without pieces.
+/// The rate of copies in pieces: log-log interpolation between measured sizes, the nearest size
+/// beyond them. Nullopt if no pieces were measured.
 std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
   const std::map<std::int64_t, PieceCopies> best = copies_of_pieces(profile, operation);
   if (best.empty()) {
@@ -92,7 +92,7 @@ struct MeasuredLimits {
   std::optional<double> latency;  // seconds
 };
 
-/// At most 1, in thousandths: no measurement is finer.
+/// A share of at most 1, in thousandths, because measurements are no more precise.
 double share(double beside, double alone) {
   return std::clamp(std::round(1000 * beside / alone), 1.0, 1000.0) / 1000;
 }
@@ -121,7 +121,7 @@ Json limits_json(const MeasuredLimits& limits, const char* forward, const char* 
   return json;
 }
 
-/// The middle of what computing leaves of copies of each size.
+/// The median, over copy sizes, of the share of the rate that computing leaves.
 std::optional<double> share_beside_compute(const Profile& profile, const char* way,
                                            OperationId one_way) {
   std::vector<const ProfileTable*> alone = find_tables(profile, OperationId::copy_duplex, way);
@@ -148,7 +148,8 @@ std::optional<double> share_beside_compute(const Profile& profile, const char* w
   return lower_quantile(shares, 0.5);
 }
 
-/// Copies of such pieces are slower than whole ones; both ways together lose as much.
+/// Copies in such pieces are slower than copies in one piece. Both ways together lose the same
+/// share.
 void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece) {
   const auto lower = [&](std::optional<double>& limit, OperationId operation) {
     const std::optional<double> rate = rate_of_pieces(profile, operation, piece);
@@ -197,7 +198,7 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   if (piece) {
     limit_to_pieces(limits, profile, *piece);
   }
-  // Whoever waits for a copy learns of its end like this.
+  // A thread that waits for a copy is notified of its end in this way.
   limits.latency = overhead(profile, kTransfer);
   if (!limits.latency) {
     limits.latency = overhead(profile, kEvent);
@@ -212,8 +213,8 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   return json;
 }
 
-/// The smallest, or largest, block that was read or written one at a time, after a pause or in a
-/// loop.
+/// The block that `prefers` ranks first (smallest or largest) among those read or written one at a
+/// time, after a pause or in a loop.
 template <class Prefers>
 const ProfileCell* one_block(const Profile& profile, OperationId operation, bool after_pause,
                              Prefers prefers) {
@@ -279,7 +280,7 @@ Json one_load(const Profile& profile) {
               {"rate", format_quantity(BytesPerSecond(rate))}};
 }
 
-/// Writes of drive_beside_copies are not flushed, as a burst is not.
+/// drive_beside_copies does not flush its writes, and a burst does not either.
 std::optional<double> share_beside_copies(const Profile& profile, const char* way) {
   using enum OperationId;
   const auto beside = best_rate(profile, drive_beside_copies, way);
@@ -304,7 +305,7 @@ Json drives(const Profile& profile) {
   if (!limits.backward) {
     limits.backward = best_rate(profile, drive_write);
   }
-  // Transfers are few enough to find the drive idle.
+  // Most transfers find the drive idle, so the latency after a pause applies.
   const ProfileCell* first = smallest_block(profile, true);
   if (first == nullptr) {
     first = smallest_block(profile, false);

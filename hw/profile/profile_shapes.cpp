@@ -272,7 +272,7 @@ std::optional<ShapedTable> interpolate_attention(const Profile& profile, Operati
   ShapedTable result{.table = nearest, .extrapolated = outside};
   result.table.shape["attention_heads"] = shape.attention_heads;
   if (outside) {
-    // More heads of the same KV compute more and read the same, fewer take no longer.
+    // More heads on the same KV compute more and read the same; fewer heads take no longer.
     const double ratio =
         static_cast<double>(shape.attention_heads) / static_cast<double>(heads(nearest));
     for (ProfileCell& cell : result.table.cells) {
@@ -333,7 +333,7 @@ bool add_past_by_law(ProfileTable& table) {
   }
   const double flops = attained_flops(table);
   const std::vector<ProfileCell> measured = table.cells;
-  // The law bends where the window is full.
+  // The law has a kink at the length with a full window.
   std::vector<std::int64_t> pasts(kPastTokens.begin(), kPastTokens.end());
   if (const std::int64_t window = window_of(table);
       window > 0 && std::ranges::find(pasts, window) == pasts.end()) {

@@ -10,8 +10,8 @@
 /// Tables for shapes that were not measured themselves, interpolated from those that were.
 namespace kvtier {
 
-/// The upper limits of the profile's device for numbers of a type. Data in a cache are not read at
-/// the memory's rate.
+/// The upper limits of the profile's device for numbers of a type. For hot caches, memory is no
+/// limit.
 [[nodiscard]] Rates device_rates(const Profile& profile, std::optional<DataType> type,
                                  CacheState cache);
 
@@ -41,22 +41,22 @@ struct ShapedTable {
                                                             std::int64_t n, std::int64_t k);
 
 /// Attention of heads that were not measured, from tables that differ in attention_heads alone:
-/// linear in the logarithms of the heads and the time; beyond them in proportion to the limit. None
-/// without such a table.
+/// linear in the logarithms of the heads and the time. More heads than measured take time in
+/// proportion, fewer take no less than the fewest measured. None without such a table.
 [[nodiscard]] std::optional<ShapedTable> interpolate_attention(const Profile& profile,
                                                                OperationId operation,
                                                                const AttentionShape& shape,
                                                                std::int64_t window, DataType type);
 
-/// Tables of prefills without past tokens say nothing about cached prefixes. By the law, attention
-/// of n new tokens after P takes as much longer as
+/// Prefill tables without past tokens lack cached prefixes. The law gives the additional time of
+/// attention of n new tokens after P past tokens:
 ///
 ///     max(4 heads d n P / (rate of the longest measured prefill, attained_flops),
 ///         2 d e P / 24 GB/s),
 ///
-/// for d elements of e bytes in a head: a block of threads walks the past tokens of one KV head,
-/// and all heads at once. Fitted to the tables with past tokens of LLMServingSim (RTX PRO 6000) and
-/// Frontier (A800); configs/profiles/README.md has the error.
+/// with d elements of e bytes in a head. A block of threads reads the past tokens of one KV head,
+/// and all heads run at once. Fitted to the tables with past tokens of LLMServingSim (RTX PRO 6000)
+/// and Frontier (A800); configs/profiles/README.md has the error.
 [[nodiscard]] double past_law_seconds(const ProfileTable& table, double flops_per_second,
                                       double added, double past);
 /// The operations per second that the longest prefill of a table attains.

@@ -288,13 +288,13 @@ ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,
     case OperationId::mla_prefill:
     case OperationId::mla_decode:
     case OperationId::quantize:
-      // Their limit is not known here: beyond the grid time is in proportion to the sizes.
+      // Their limit is not known here. Beyond the grid, time is proportional to the sizes.
       limit = [](double first, double second) { return 1e-18 * first * std::max(1.0, second); };
       break;
     default:
       KVTIER_ASSERT(false, "only work on a device and copies are interpolated");
   }
-  // Matrices of a format are those of an engine, which has a kernel for each range of tokens.
+  // Matrices in a named format come from an engine, which has a kernel for each range of tokens.
   const auto falls =
       is_matrix && table.dtype ? ProfileGrid::Falls::kept : ProfileGrid::Falls::noise;
   return {cells, std::move(limit), falls};

@@ -21,21 +21,21 @@ namespace kvtier {
 using Shape = std::map<std::string, std::int64_t>;
 [[nodiscard]] Shape shape_of(const AttentionShape& shape);
 
-/// A table with cells of one shape, in one variant or in any. Of several the first that was
-/// measured with cold caches counts.
+/// A table with cells of one shape, in one variant or in any. If several match, the first one
+/// measured with cold caches is taken.
 [[nodiscard]] const ProfileTable* find_table(const Profile& profile, OperationId operation,
                                              const Shape& shape,
                                              std::optional<std::string_view> variant = {});
 
-/// The variant of attention that turns every key by its position on the way; others take keys as
-/// they are stored.
+/// The variant of attention that rotates every key by its position. Other variants take keys as
+/// stored.
 inline constexpr const char* kRotatedVariant = "rotated";
 
 /// The variant of latent attention with its projections.
 inline constexpr const char* kModuleVariant = "module";
 
-/// The measured table of a matrix, or of attention with keys as `positions` has them. Of several
-/// tables of one shape the first that was measured with cold caches counts.
+/// The measured table of a matrix, or of attention with keys stored as `positions` says. If several
+/// match, the first one measured with cold caches is taken.
 [[nodiscard]] const ProfileTable* find_matrix_table(const Profile& profile,
                                                     const MatrixShape& matrix,
                                                     std::int64_t element_bytes);
@@ -44,7 +44,7 @@ inline constexpr const char* kModuleVariant = "module";
                                                        const AttentionShape& shape,
                                                        KeyPositions positions);
 
-/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). None where the
+/// The same, or tables interpolated from those of other shapes (profile_shapes.hpp). Nullopt if the
 /// roofline has to stand in.
 [[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
                                                          const MatrixShape& matrix, DataType type);
@@ -70,7 +70,7 @@ inline constexpr const char* kModuleVariant = "module";
                                                                    const ModelConfig& model,
                                                                    std::int64_t gpus);
 /// The routed experts of one layer on one of `gpus` GPUs in `groups` groups, each of which holds
-/// whole experts. fp8 has scales of blocks: fp8_block, or where there is none, fp8.
+/// whole experts. fp8 experts have block scales: they take a table of fp8_block, otherwise of fp8.
 [[nodiscard]] std::optional<ShapedTable> table_of_experts(const Profile& profile,
                                                           const ModelConfig& model,
                                                           std::int64_t gpus, std::int64_t groups);
@@ -78,8 +78,8 @@ inline constexpr const char* kModuleVariant = "module";
 /// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
 [[nodiscard]] Shape step_shape(const ModelConfig& model, std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
-/// The tokens that all requests of a decoding cell of model_step read: the past ones and the new
-/// one of each.
+/// The tokens that all requests of a decode cell of model_step read: past tokens, and the new token
+/// of each request.
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For

@@ -16,13 +16,14 @@
 namespace kvtier {
 namespace {
 
-/// Attention takes 9 to 13 us at least in the published tables, whatever it reads. Sparse attention
-/// has an indexer before it; state layers have a convolution, gates and a norm around their update.
+/// Attention takes at least 9 to 13 us in the published tables, however little it reads. Sparse
+/// attention has an indexer before it; state layers have a convolution, gates and a norm around
+/// their update.
 constexpr double kShortestAttention = 10e-6;
 constexpr double kShortestSparseAttention = 25e-6;
 constexpr double kShortestStateLayer = 25e-6;
 
-/// Prompt tokens of an iteration from which an engine's prompt_factor is whole.
+/// Prompt tokens of an iteration from which an engine's prompt_factor applies in full.
 constexpr double kLongPrompts = 512;
 
 std::string matrix_text(std::int64_t n, std::int64_t k, std::int64_t element_bytes) {
@@ -67,8 +68,8 @@ std::string known_shapes(const Profile& profile, OperationId operation) {
   return texts.empty() ? "none" : fmt::format("{}", fmt::join(texts, "; "));
 }
 
-/// Rows are read and written once. A kernel takes as long at least as the shortest ones measured on
-/// RTX PRO 6000 and H100, 2.5 us; residuals are added by the norm behind them.
+/// Rows are read and written once. A kernel takes at least 2.5 us, the shortest time measured on
+/// RTX PRO 6000 and H100. Residuals are added by the norm that follows them.
 ProfileGrid::Limit element_roofline(OperationId operation, std::string_view variant,
                                     const Shape& shape, const Rates& rates) {
   constexpr double kShortestKernel = 2.5e-6;
@@ -118,7 +119,7 @@ std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t 
         }
       }
       if (!cells.empty()) {
-        // Beyond the largest message time is in proportion to the bytes.
+        // Beyond the largest message, time is proportional to the bytes.
         constexpr double kNoLimit = 1e-18;
         return ProfileGrid(cells, [](double bytes, double) { return bytes * kNoLimit; });
       }
@@ -211,7 +212,7 @@ class ProfileTiming::Builder {
     attention.window = window_of(*model_, group);
     attention.of_rank = !has_plain_attention(*model_, group);
     const bool is_latent = has_latent_attention(*model_, group);
-    // Dense models keep a roofline that is one line.
+    // Dense models have no floor, so that their roofline stays one line.
     attention.shortest = group.attention == AttentionKind::state ? kShortestStateLayer
                          : model_->sparse                        ? kShortestSparseAttention
                          : timing_->roofline_                    ? kShortestAttention
@@ -277,7 +278,7 @@ class ProfileTiming::Builder {
     }
   }
 
-  /// Squares are added up, exchanged as two numbers a token, and applied.
+  /// Kernels sum up squares, exchange two numbers for each token, and apply them.
   void add_norm_over_heads(std::vector<TokenWork>& to, const AttentionShape& shape) {
     const std::int64_t width = (shape.attention_heads + shape.kv_heads) * shape.head_dim;
     add_elements(to, 2, OperationId::elementwise, "norm_over_heads", rows(width));
@@ -393,8 +394,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
   builder.add_elements(token_work_, 1, elementwise, "embedding", builder.rows(model.hidden_size));
   builder.add_elements(row_work_, 1, elementwise, "sampling", builder.rows(head.n));
 
-  // Whole steps were measured on one device, of keys that are stored without positions, and without
-  // an engine.
+  // Whole steps were measured on one device, without an engine, and with keys stored without
+  // positions.
   if (hardware.gpus == 1 && from_roofline_.empty()) {
     if (positions == KeyPositions::decoupled && !engine) {
       measure_overheads(profile, model);
@@ -434,7 +435,7 @@ std::optional<FactorGrid> ProfileTiming::mixed_factors(const Profile& profile,
 void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig& model) {
   const Shape shape = step_shape(model, model.bytes_per_element);
   const double overhead = iteration_overhead_.seconds();  // no part of a step
-  // With what was measured already; none without cells.
+  // The median time beyond the operations and the corrections set so far; nullopt without cells.
   const auto beyond_parts = [&](const char* variant) -> std::optional<double> {
     std::vector<double> beyond;
     if (const ProfileTable* steps = find_table(profile, OperationId::model_step, shape, variant)) {
@@ -671,7 +672,7 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   }
   rest.seconds += rows * request_seconds_;
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
-  // All that caches save is reading weights.
+  // Warm caches save at most the time of reading weights.
   const SimDuration most = prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_;
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
                    iteration_overhead_ + prefill_overhead_,
@@ -681,8 +682,8 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
           .extrapolated = layer.extrapolated || rest.extrapolated};
 }
 
-/// Knots are in whole ticks, and slopes are rounded down between them: the time never falls, and a
-/// piece is short of the next knot by less than a tick for each token of it.
+/// Knots are in whole ticks, and slopes between them are rounded down. The time therefore never
+/// falls, and a piece ends below the next knot by less than a tick for each of its tokens.
 ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const {
   // Requests of one rank; a piece counts the contexts of all.
   const double requests = static_cast<double>(divide_up(batch, ranks_));
@@ -719,11 +720,12 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     contexts.push_back(1);  // a roofline is one line
   }
   if (roofline_) {
-    // Floors end somewhere between these.
+    // The floor of the attention time ends between these contexts.
     for (double context = 64; context < context_window_; context *= 2) {
       contexts.push_back(context);
     }
-    // Windows are full and indexers' choices made there: behind it time is one line.
+    // Windows and the selections of indexers are full at these contexts. Beyond them time is one
+    // line.
     for (const Tokens window : roofline_->windows()) {
       contexts.push_back(static_cast<double>(window.value));
     }
@@ -745,8 +747,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     const bool last = i + 1 == knots.size();
     const Knot& knot = knots[i];
     const std::int64_t from = knot.context * batch;
-    // Beyond the last the attained bandwidth is held: time is proportional to the context; with
-    // windows it goes on as before.
+    // Beyond the last knot the attained bandwidth is held, so time is proportional to the context.
+    // With windows the last slope continues.
     std::int64_t slope = 0;
     if (!last) {
       slope = (knots[i + 1].ticks - knot.ticks) / ((knots[i + 1].context - knot.context) * batch);

@@ -22,39 +22,46 @@ namespace kvtier {
 
 class RooflineTiming;
 
-/// Times from a measured profile (kvtier.profile/2). One layer takes
+/// Times from a measured profile (kvtier.profile/2). One layer takes the sum of
 ///
-///     the sum over its matrices of gemm(tokens), plus
-///     the sum over requests of prefill_attention(new, past), or decode_attention(batch, context)
-///     in decode, plus 2 norms, 2 residuals, 1 activation, 1 writing of KV (elementwise) and 1
-///     rotation of new tokens (rotation), which attention does itself where keys are stored without
-///     positions and the profile has attention that rotates them, plus the all-reduces, for more
-///     than one GPU, plus the routed experts (moe) and their router;
+///     its matrices: gemm(tokens)
+///     attention: the sum over requests of prefill_attention(new, past), or in decode
+///         decode_attention(batch, context)
+///     2 norms, 2 residuals, 1 activation and 1 write of KV (elementwise)
+///     1 rotation of new tokens (rotation), unless keys are stored without positions and the
+///         profile has attention that rotates them
+///     all-reduces, on more than one GPU
+///     routed experts (moe) and their router
 ///
-/// layers of several kinds take the mean. Outside of the layers are the head (gemm), the embedding
-/// and sampling (elementwise), the hardware's iteration overhead and, on one GPU and where the
-/// roofline stands in for nothing, what whole steps of the model took beyond their operations, in
-/// the median (model_step). A prefill after a pause takes longer, as caches are cold (step), than
-/// right after such a pass (prefill_second; without that, as in a run) and than in a run
-/// (prefill_run; without that, as long). Decode goes on and finds in caches what its operations
-/// were measured without: an iteration takes less than they, or more (decode_run, in the median of
-/// each batch), but no less than its attention; right after a prefill that came after a pause, as
-/// much longer as a prefill there. An iteration with prompts counts as a prefill. E and R that were
-/// not measured are left out and named. A batch is composed of its requests: decode_attention is
-/// measured over requests of equal contexts and taken at the sum of the contexts, which is its
-/// work.
+/// and layers of several kinds take the mean. Outside of the layers are the head (gemm), embedding
+/// and sampling (elementwise), and the hardware's iteration overhead. A batch is composed of its
+/// requests: decode_attention is measured over requests of equal contexts and taken at the sum of
+/// the contexts, which determines its work. Elementwise and rotation operations that were not
+/// measured are left out and named.
 ///
-/// The requests of a stage are dealt to its ranks (attention_dp) in turn, and the one with the most
-/// tokens, and that with the longest attention, set the pace; the tokens of all ranks meet in one
+/// Whole steps (model_step) correct these sums on one GPU if the roofline stands in for nothing.
+/// Each correction is the median of the measured steps minus their operations:
+///
+///     step: prefills after a pause, at least the sum, because caches are cold
+///     prefill_second: prefills right after such a prefill; default: as in a run
+///     prefill_run: prefills in a run; default: as long as the sum
+///     decode_run: decode iterations in a run, by batch. Back-to-back iterations can be faster than
+///         the sum, because operations are timed with cold caches, but never than their attention
+///
+/// A decode iteration right after a prefill that followed a pause takes as much longer than in a
+/// run as a prefill there. An iteration with prompts counts as a prefill.
+///
+/// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
+/// tokens and the rank with the longest attention set the pace. The tokens of all ranks share one
 /// all-reduce for MLPs and experts. Latent attention is measured with its projections (mla_prefill,
 /// mla_decode); past tokens of its prefills take the roofline's time.
 ///
-/// An engine replaces the iteration overhead by its host times, and has factors for experts and for
-/// iterations with prompts (engine.hpp).
+/// An engine replaces the iteration overhead with its host times, and adds factors for experts and
+/// for iterations with prompts (engine.hpp).
 ///
 /// Matrices and heads that were not measured are interpolated between those that were
-/// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of both
-/// alone times the factor that mixed_attention measured.
+/// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of the two
+/// alone, times the factor measured by mixed_attention.
 ///
 /// The roofline with the hardware's efficiencies stands in for matrices, attention and work on
 /// elements that the profile lacks, if the hardware says so (`"unmeasured": "roofline"`). Each
@@ -69,7 +76,7 @@ class ProfileTiming final : public TimingModel {
   ~ProfileTiming() override;
 
   /// The matrices work on all tokens together; attention is that of each part and of the batch.
-  /// `total` is exactly layers x `layer` plus what is outside of them.
+  /// `total` is exactly layers x `layer` plus the work outside of layers.
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
 
@@ -82,13 +89,13 @@ class ProfileTiming final : public TimingModel {
 
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
-  /// Operations of the model that take no time here, as the profile has no table of them.
+  /// Operations of the model that take no time here, because the profile has no table of them.
   [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
   /// Operations that the roofline stands in for.
   [[nodiscard]] const std::vector<std::string>& from_roofline() const { return from_roofline_; }
 
  private:
-  /// Tokens that work is on: those of a rank, or of all ranks of the stage.
+  /// Tokens that an operation processes: those of a rank, or of all ranks of the stage.
   struct LayerTokens {
     double rank = 0;
     double all = 0;
@@ -98,7 +105,7 @@ class ProfileTiming final : public TimingModel {
     double count;
     ProfileGrid::Limit roofline;  // in place of the grid
     std::optional<ProfileGrid> grid;
-    /// The shape is beyond those that were measured.
+    /// The shape is beyond the measured ones.
     bool extrapolated = false;
     bool of_stage = false;
 
@@ -107,9 +114,9 @@ class ProfileTiming final : public TimingModel {
   /// Attention of one kind of layer on one GPU; without a grid the roofline has its times.
   struct Attention {
     AttentionShape shape;
-    /// Tokens that are seen; 0: all.
+    /// Tokens that attention reads; 0: all.
     std::int64_t window = 0;
-    /// The roofline of this kind's attention, where `shape` does not describe it.
+    /// Times come from roofline_, because `shape` does not describe this attention.
     bool of_rank = false;
     /// The least time of the roofline.
     double shortest = 0;
@@ -117,7 +124,8 @@ class ProfileTiming final : public TimingModel {
     std::optional<ProfileGrid> decode;
     bool extrapolated = false;
     bool past_by_law = false;
-    /// Attention of prompts and decodes in one iteration over the sum of both alone.
+    /// Time of attention of prompts and decodes in one iteration, relative to the sum of the two
+    /// alone.
     std::optional<FactorGrid> mixed;
   };
   struct LayerKind {
@@ -157,9 +165,10 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile,
                                                         const LayerKind& kind) const;
 
-  /// By what whole prefills and iterations took beyond their operations, in the median.
+  /// Sets overheads and corrections: the median time of measured whole steps minus their
+  /// operations.
   void measure_overheads(const Profile& profile, const ModelConfig& model);
-  /// Between batches that were measured in proportion, beyond them that of the nearest.
+  /// The correction of a batch: linear between measured batches, the nearest one beyond them.
   [[nodiscard]] double decode_correction(std::int64_t batch) const;
 
   std::int64_t layers_;
@@ -170,7 +179,7 @@ class ProfileTiming final : public TimingModel {
   SimDuration prefill_overhead_;
   SimDuration prefill_less_second_;
   SimDuration prefill_less_in_run_;
-  /// By the batches that were measured: seconds, negative where caches help.
+  /// Seconds by measured batch; negative if caches save time.
   std::map<std::int64_t, double> decode_corrections_;
   Rates attained_;
   double context_window_;
@@ -192,17 +201,17 @@ class ProfileTiming final : public TimingModel {
   std::vector<DecodeBatch> decode_;
 };
 
-/// Whether ProfileTiming can time the model: parameters by its shape, in one pipeline stage. The
-/// roofline times others, with or without a profile.
+/// Whether ProfileTiming can time the model: its parameters follow from its shape, and it has one
+/// pipeline stage. The roofline times others, with or without a profile.
 [[nodiscard]] bool has_measured_layers(const ModelConfig& model, const HardwareConfig& hardware);
 
 /// Reports the operations that the model needs and the hardware's profile lacks, at
-/// /hardware/profile. Nothing without a profile.
+/// /hardware/profile. Reports nothing without a profile.
 void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardware,
                           Problems& problems);
 
-/// The profile that the hardware names, or else the roofline; also for a model that
-/// has_measured_layers refuses.
+/// The timing model of the hardware's profile. Without a profile, or for a model that
+/// has_measured_layers refuses, the roofline.
 [[nodiscard]] std::unique_ptr<TimingModel> make_timing(
     const ModelConfig& model, const HardwareConfig& hardware, KeyPositions positions,
     std::int64_t max_batch, const std::optional<EngineConfig>& engine = {});

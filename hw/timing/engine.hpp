@@ -45,7 +45,8 @@ void describe(V& v, EngineConfig& c) {
           "Host time of an iteration that the GPUs wait for: scheduling, launches, sampling. It "
           "replaces /hardware/efficiency/iteration_overhead.",
           required(bounds::latency()));
-  v.field("request_time", c.request_time, "The same for each request of the iteration.",
+  v.field("request_time", c.request_time,
+          "Host time for each request of an iteration, in addition to step_time.",
           bounds::latency());
   v.field("prompt_factor", c.prompt_factor,
           "Time of the profile's operations in an iteration of 512 prompt tokens or more, as a "
@@ -53,11 +54,12 @@ void describe(V& v, EngineConfig& c) {
           "sustained load. With fewer prompt tokens the factor is in proportion closer to 1.",
           between(0.1, 10));
   v.field("expert_factor", c.expert_factor,
-          "Time of routed experts as a multiple of the profile's, whose kernels are another "
-          "engine's.",
+          "Time of routed experts as a multiple of the profile's, which are of another engine's "
+          "kernels.",
           between(0.1, 10));
   v.field("all_reduce", c.all_reduce,
-          "Which all-reduces of the profile it has: in a CUDA graph or eager.");
+          "How the engine launches all-reduces, which selects their times in a profile: in a CUDA "
+          "graph or eager.");
   v.field("memory_share", c.memory_share,
           "Share of HBM that weights, reserved_memory and KV take (vLLM: "
           "gpu_memory_utilization).",

@@ -9,7 +9,7 @@ namespace kvtier {
 namespace {
 
 void check(const LayerPipeline& p) {
-  KVTIER_ASSERT(p.layers >= 1, "a job has a layer");
+  KVTIER_ASSERT(p.layers >= 1, "a request has a layer");
   KVTIER_ASSERT(p.load.ns >= 0 && p.compute.ns >= 0 && p.loaded_ahead.ns >= 0,
                 "durations are not negative");
 }
@@ -19,7 +19,7 @@ Bytes loaded_in(SimDuration duration, BytesPerSecond bandwidth) {
       std::ceil(static_cast<double>(duration.ns) * bandwidth.value / 1e9)));
 }
 
-/// Load time that has to lie before the beginning of the job for it never to wait.
+/// Load time before the beginning of the request with which it never waits.
 SimDuration ahead_to_hide_loading(const LayerPipeline& p) {
   return std::max(p.load, p.load * p.layers - p.compute * (p.layers - 1));
 }
@@ -69,8 +69,8 @@ std::int64_t layers_to_hide_loading(const LayerPipeline& p) {
 
 std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPerSecond bandwidth,
                                     SimDuration compute, bool equal_layers) {
-  KVTIER_ASSERT(!up_to_layers.empty(), "a job has a layer");
-  // Layer i has to be there when the i layers before it have computed.
+  KVTIER_ASSERT(!up_to_layers.empty(), "a request has a layer");
+  // Layer i has to be loaded once the i layers before it have computed.
   const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
   const auto needed_ahead = [&](std::size_t layer) {
     return static_cast<double>(up_to_layers[layer].value) -
@@ -79,8 +79,8 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPe
   const auto first = static_cast<double>(up_to_layers.front().value);
   const std::size_t last = up_to_layers.size() - 1;
   double ahead = std::max(needed_ahead(0), needed_ahead(last));
-  // With equal layers the need rises or falls from layer to layer, so an end has the largest.
-  // Unless it does neither: then rounding decides.
+  // With equal layers the need rises or falls from layer to layer, so the first or the last layer
+  // needs most. If it does neither, rounding decides.
   if (!equal_layers || std::abs(hidden_by_layer - first) <= 1e-9 * first) {
     for (std::size_t layer = 1; layer < last; ++layer) {
       ahead = std::max(ahead, needed_ahead(layer));
@@ -90,7 +90,7 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPe
     return static_cast<double>(up_to_layers[layer].value) >= ahead;
   };
   if (equal_layers && first > 0) {
-    // Rounding may put the quotient beside the layer.
+    // Rounding may put the quotient next to the right layer.
     auto layer =
         static_cast<std::size_t>(std::clamp(ahead / first, 0.0, static_cast<double>(last)));
     while (layer > 0 && holds(layer - 1)) {

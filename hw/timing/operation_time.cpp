@@ -44,7 +44,7 @@ double attention_pairs(double added, double past, std::int64_t window) {
   if (window == 0 || past + added <= most) {
     return added * past + added * (added + 1) / 2;
   }
-  // Tokens that see all before them, and then those that see the window.
+  // First the tokens that see all tokens before them, then those that see a full window.
   const double growing = std::max(0.0, most - past);
   return growing * past + growing * (growing + 1) / 2 + (added - growing) * most;
 }
@@ -87,7 +87,7 @@ double attained_flops(const ModelConfig& model, const HardwareConfig& hardware,
     }
   }
   const double in_16_bits = gpus * gpu.peak.value * hardware.efficiency.compute;
-  // Units of few bits are never slower than those of 16.
+  // Matrices in fewer bits are never slower than in 16.
   return peak > gpu.peak.value
              ? std::max(gpus * peak * hardware.efficiency.compute * kLowPrecisionShare, in_16_bits)
              : in_16_bits;
@@ -110,7 +110,7 @@ AllReduceTime expert_all_to_all(const ModelConfig& model, const HardwareConfig& 
   const double gpus = static_cast<double>(gpus_of_stage(hardware));
   const double groups = static_cast<double>(hardware.parallel.expert);
   const double active = static_cast<double>(model.experts->active);
-  // Groups beside its own that a token is sent to, if its experts are chosen at random.
+  // Other groups that a token is sent to, if its experts are chosen at random.
   const double sent = (groups - 1) * (1 - std::pow(1 - 1 / groups, active));
   const double link = hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link;
   const double bytes = static_cast<double>(model.hidden_size) * kActivationBytes;

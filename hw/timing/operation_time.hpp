@@ -6,9 +6,9 @@
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
 
-/// The time of one operation on one device at given rates: the longer of its operations and of the
-/// bytes that it cannot avoid. At the device's upper limits this is the speed of light, below which
-/// no measurement can be; at attained rates it is the roofline's estimate.
+/// The time of one operation on one device at given rates: the longer of computing its operations
+/// and moving its unavoidable bytes. At the device's upper limits this is the speed of light, and
+/// no measurement can be shorter. At attained rates it is the roofline's estimate.
 namespace kvtier {
 
 struct Rates {
@@ -22,7 +22,7 @@ struct Rates {
 /// Attained FLOP/s of `gpus` GPUs for matrices with weights in a format (none: 16 bits), or in the
 /// format of /model/precision/compute. Below 16 bits, the attained share of the datasheet peak is
 /// kLowPrecisionShare of that in 16 bits: FP8 matrices take 0.66 to 0.88 of BF16's time at n, k >=
-/// 4096, in the middle 0.77, where the peaks say 0.5.
+/// 4096, in the middle 0.77. The peaks suggest 0.5.
 inline constexpr double kLowPrecisionShare = 0.65;
 [[nodiscard]] double attained_flops(const ModelConfig& model, const HardwareConfig& hardware,
                                     const std::optional<NumberFormat>& format, double gpus);
@@ -52,20 +52,20 @@ struct AttentionShape {
 [[nodiscard]] double extend_attention_seconds(const AttentionShape& shape, double added,
                                               double past, const Rates& rates);
 
-/// One token of each request against `context` tokens in total.
+/// Attention of one token of each request to `context` tokens in total.
 [[nodiscard]] double decode_attention_seconds(const AttentionShape& shape, double context,
                                               const Rates& rates);
 
-/// Reading rows of `width` elements once.
+/// Reads rows of `width` elements once.
 [[nodiscard]] double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
                                   const Rates& rates);
 
-/// Activations travel between GPUs in 16 bits, whatever the weights have.
+/// Activations travel between GPUs in 16 bits, whatever the format of the weights.
 inline constexpr double kActivationBytes = 2;
-/// After attention and after the MLP.
+/// One after attention, one after the MLP.
 inline constexpr double kAllReducesPerLayer = 2;
 
-/// Communication of a layer: per token, and whatever their number.
+/// Communication time of a layer: a part for each token, and a fixed part.
 struct AllReduceTime {
   double seconds_per_token = 0;
   double fixed_seconds = 0;
@@ -74,12 +74,11 @@ struct AllReduceTime {
 /// GPU.
 [[nodiscard]] AllReduceTime all_reduce(const ModelConfig& model, const HardwareConfig& hardware,
                                        std::int64_t gpus);
-/// Tokens to the GPUs of their experts and back, in a stage of `gpus` GPUs: each GPU sends its
-/// share of the tokens once to each group of /hardware/parallel/expert that has an expert of
-/// theirs.
+/// Sends tokens to the GPUs of their experts and back, within a pipeline stage. Each GPU sends a
+/// token once to each group of /hardware/parallel/expert that has one of the token's experts.
 [[nodiscard]] AllReduceTime expert_all_to_all(const ModelConfig& model,
                                               const HardwareConfig& hardware);
-/// Activations from one pipeline stage to the next.
+/// Sends activations from one pipeline stage to the next.
 [[nodiscard]] AllReduceTime stage_send(const ModelConfig& model, const HardwareConfig& hardware);
 
 }  // namespace kvtier

@@ -82,8 +82,8 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
     for (const Layer& kind : kinds_) {
       all_layers +=
           kind.count * (dense_seconds(kind, tokens) + decode_seconds(kind, tokens.rank, 0, {}));
-      // Reading a token's KV and computing with it are both proportional to the context: the slower
-      // one is the slope.
+      // Reading the KV and computing with it are both proportional to the context. The slower one
+      // is the slope.
       const double read = kind.count * std::max(kind.kv_per_token, kind.pair) * share;
       slope += kind.count * std::max(kind.index_per_token, kind.index_pair) * share;
       (kind.window < 0 ? slope : slopes[static_cast<std::size_t>(kind.window)]) += read;
@@ -156,7 +156,7 @@ RooflineTiming::Layer RooflineTiming::make_layer(const ModelConfig& model,
   }
   layer.link_fixed = in_rank.fixed_seconds + in_stage.fixed_seconds;
   if (model.norm_over_heads) {
-    layer.link_fixed += in_rank.fixed_seconds;  // a number for each token
+    layer.link_fixed += in_rank.fixed_seconds;  // one number for each token
   }
 
   // A rank has its share of the rates; each GPU that holds a copy of KV reads it.
@@ -224,7 +224,7 @@ double RooflineTiming::attention_seconds(const Layer& layer, const PrefillPart& 
   if (layer.window >= 0) {
     const std::int64_t window = windows_[static_cast<std::size_t>(layer.window)].value;
     pairs = attention_pairs(added, past, window);
-    // Each token of a sparse layer chooses its own, of all.
+    // Each token of a sparse layer selects tokens of its own from the whole context.
     read = layer.attention == AttentionKind::window ? std::min(past, as_double(window)) + 2 * added
                                                     : read;
   }

@@ -38,18 +38,18 @@ namespace kvtier {
 ///
 /// Parallel groups (/hardware/parallel). Requests are dealt in turn to one micro-batch for each
 /// pipeline stage, and within it to the ranks of attention_dp; the largest micro-batch and its
-/// largest rank set the pace. An iteration takes the way of the largest micro-batch through all
-/// stages: in a steady flow each stage works on another one. A rank multiplies the matrices of
-/// attention for its own tokens. Tokens go to experts in other groups by all-to-all if attention_dp
-/// and expert are above 1, and by the all-reduce else. Routed tokens are spread evenly.
+/// largest rank set the pace. An iteration takes the time of the largest micro-batch through all
+/// stages; in steady state each stage works on another micro-batch. A rank multiplies the matrices
+/// of attention for its own tokens. Tokens go to experts in other groups by all-to-all if
+/// attention_dp and expert are above 1, otherwise by the all-reduce. Routed tokens are spread
+/// evenly.
 ///
 /// Immutable once built, so threads may share one.
 class RooflineTiming final : public TimingModel {
  public:
-  /// Works out decode for batches of 1 to `max_batch` (>= 1). Both configs must be valid; whether
-  /// the model fits is for check_fits to say.
-  /// The engine's host times replace the hardware's iteration overhead; its factors are of
-  /// profiles.
+  /// Computes the decode times of batches of 1 to `max_batch` (>= 1). Both configs must be valid;
+  /// check_fits checks that the model fits. The engine's host times replace the hardware's
+  /// iteration overhead. Its factors apply to profiles only.
   RooflineTiming(const ModelConfig& model, const HardwareConfig& hardware, std::int64_t max_batch,
                  const std::optional<EngineConfig>& engine = {});
 
@@ -62,16 +62,16 @@ class RooflineTiming final : public TimingModel {
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
   /// The matrices work on all tokens together, their weights read once; attention is that of each
-  /// part and that of the running requests. `total` is exactly layers x `layer` plus what is
-  /// outside of them; `layer` is the mean of layers that differ.
+  /// part and that of the running requests. `total` is exactly layers x `layer` plus the work
+  /// outside of layers. `layer` is the mean if layers differ.
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart> parts, std::int64_t batch,
                                       Tokens context) const override;
   [[nodiscard]] PrefillTime iteration_of(std::span<const PrefillPart> parts,
                                          std::span<const Tokens> contexts) const override;
 
-  /// Seconds of parts of one layer of a kind, in the order of layer_groups: attention of a part of
-  /// a prefill, attention of `requests` running requests of one rank with `context` tokens in all,
-  /// which have equal contexts, and routed experts.
+  /// Seconds of parts of one layer; `kind` is an index into layer_groups. First attention of one
+  /// part of a prefill, then of `requests` running requests of one rank with equal contexts of
+  /// `context` tokens in all, then routed experts.
   [[nodiscard]] double attention_of(std::size_t kind, const PrefillPart& part) const;
   [[nodiscard]] double decode_attention_of(std::size_t kind, double requests, double context) const;
   [[nodiscard]] double routed_experts_of(std::size_t kind, double tokens) const;
@@ -121,10 +121,10 @@ class RooflineTiming final : public TimingModel {
     std::int64_t window = -1;
   };
 
-  /// The same of a model whose layers are all dense, with full attention, on GPUs that are tensor
-  /// parallel alone: what most runs ask for, once for each prompt.
+  /// The same for models of dense layers with full attention on GPUs with tensor parallelism only.
+  /// Most runs need this case, once for each prompt.
   struct DenseLayer {
-    /// One more than the largest batch; 0 of other models.
+    /// One more than the largest batch; 0 for other models.
     std::uint64_t batches = 0;
     double linear_per_token = 0;
     double weights = 0;
@@ -142,7 +142,7 @@ class RooflineTiming final : public TimingModel {
   /// Seconds of one layer's matrices, experts and communication.
   [[nodiscard]] double dense_seconds(const Layer& layer, const LayerTokens& tokens) const;
   [[nodiscard]] double routed_seconds(const Layer& layer, double tokens) const;
-  /// The host's time of an iteration.
+  /// Host time of an iteration.
   [[nodiscard]] SimDuration host_time(std::int64_t requests) const {
     return request_seconds_ > 0
                ? iteration_overhead_ +
@@ -155,7 +155,7 @@ class RooflineTiming final : public TimingModel {
   /// `context` tokens, and `within` each window.
   [[nodiscard]] double decode_seconds(const Layer& layer, double requests, double context,
                                       std::span<const double> within) const;
-  /// Seconds of the head for `rows` rows of logits, and of the way between stages.
+  /// Seconds of the head for `rows` rows of logits, and of sending activations between stages.
   [[nodiscard]] double head_seconds(double rows) const;
   [[nodiscard]] double send_seconds(double tokens) const;
   /// The mean of `seconds(layer)` over the layers.

@@ -15,23 +15,23 @@ struct PrefillPart {
   Tokens past;
 };
 
-/// A pass of the model (a prefill, or an iteration) that begins so soon after another one goes on
-/// with its run: it finds processors awake and caches filled.
+/// Longest gap between two passes (prefills or iterations) of one run. A pass that begins within it
+/// finds processors awake and caches filled.
 inline constexpr SimDuration kRunGap(10'000'000);
 
 struct PrefillTime {
-  /// After a pause, all layers plus what is not part of a layer (`outside`).
+  /// Time of the pass after a pause: all layers, and the work outside of layers.
   SimDuration total;
-  /// One layer: loading and saving overlap layer by layer.
+  /// Time of one layer, needed because loading and saving overlap layer by layer.
   SimDuration layer;
-  /// Time that it takes less than `total` as the second step of a run, when caches are partly
-  /// filled, and as a later one.
+  /// Time that it takes less than `total` as the second pass of a run, with partly filled caches,
+  /// and as a later pass.
   SimDuration less_second{};
   SimDuration less_in_run{};
-  /// Some of it lies outside of what was measured.
+  /// Some of its sizes are beyond the measured ones.
   bool extrapolated = false;
 
-  /// With so many passes before it in its run.
+  /// Time of the pass if `passes_before` passes precede it in its run.
   [[nodiscard]] SimDuration taken(std::int64_t passes_before) const {
     if (passes_before == 0) {
       return total;
@@ -45,7 +45,8 @@ struct PrefillTime {
 /// by one.
 inline constexpr std::int64_t kTicksPerNs = 1024;
 
-/// To the nearest tick. Throws ConfigError beyond a day: sums of these then stay in 64 bits.
+/// To the nearest tick. Throws ConfigError beyond a day, so that sums of iterations stay in 64
+/// bits.
 [[nodiscard]] std::int64_t ticks_from_seconds(double seconds);
 
 /// The time of one decode iteration while the batch's total context is >= `from` and below the next
@@ -55,7 +56,7 @@ struct DecodePiece {
   Tokens from;
   std::int64_t base = 0;
   std::int64_t slope = 0;
-  /// It lies outside of what was measured.
+  /// Its sizes are beyond the measured ones.
   bool extrapolated = false;
 
   [[nodiscard]] std::int64_t at(Tokens context) const {
@@ -88,11 +89,10 @@ class TimingModel {
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
-  /// Additional time of the first iteration as the second step of a run.
+  /// Additional time of the first decode iteration as the second pass of a run.
   [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
 
-  /// The part of one iteration that is spent in one layer; the mean of layers that differ, with
-  /// requests of equal contexts.
+  /// Time of one layer in one iteration of requests with equal contexts; the mean if layers differ.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;
 
   /// One iteration that prefills these parts (one at least, each with added > 0) and in the same
@@ -101,7 +101,7 @@ class TimingModel {
   [[nodiscard]] virtual PrefillTime iteration(std::span<const PrefillPart> parts,
                                               std::int64_t batch, Tokens context) const = 0;
 
-  /// Windows of the model: numbers of tokens beyond which a request's context costs no more in some
+  /// Windows of the model: context lengths beyond which a request's time no longer grows in some
   /// layers. Empty for most models. Ascending.
   [[nodiscard]] virtual std::span<const Tokens> windows() const { return {}; }
 

@@ -45,7 +45,7 @@ void check(const char* call, cublasStatus_t status) {
   }
 }
 
-/// A spinning thread takes a processor from threads that queue work.
+/// Whether waiting threads block. A spinning thread takes a processor from threads that queue work.
 bool waits_block() {
   constexpr int kFewProcessors = 8;
   cpu_set_t set;
@@ -75,8 +75,8 @@ struct CudaEvent final : Event {
   cudaEvent_t event = nullptr;
 };
 
-/// The pieces of a copy by a kernel, on the host and on the device. They belong to the copy until
-/// its event is reached, because the host's side must not change before it is read.
+/// The list of pieces of a copy kernel, on the host and on the device. The copy owns it until its
+/// event is reached, because the host's list must not change before it is read.
 struct PieceList {
   PieceList(Device& device, Bytes bytes)
       : on_host(device, MemoryKind::pinned, bytes), on_device(device, MemoryKind::device, bytes) {}
@@ -122,7 +122,7 @@ struct CudaStream final : Stream {
     cudaStreamDestroy(stream);
   }
   void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
-  /// Pieces that no copy uses any more.
+  /// A list that no copy uses any more.
   PieceList& list_of(Device& device, Bytes bytes) {
     const auto free = std::ranges::find_if(lists, [&](const std::unique_ptr<PieceList>& list) {
       return list->on_host.size() >= bytes && list->used.is_reached();
@@ -171,7 +171,7 @@ template <class Element>
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : index_(index) {
-    int count = 0;  // without a driver the call leaves it as it is
+    int count = 0;  // unchanged by the call if there is no driver
     check("cudaGetDeviceCount", cudaGetDeviceCount(&count));
     if (index >= count) {
       throw DeviceError(fmt::format("there are {} CUDA devices", count));
@@ -327,7 +327,7 @@ class CudaDevice final : public Device {
                       static_cast<std::int64_t>(sizeof(float)));
     mine.uploaded.synchronize();
     if (mine.on_device.size() < lists || mine.parts.size() < parts) {
-      stream.synchronize();  // for what still uses the smaller ones
+      stream.synchronize();  // queued work still uses the smaller buffers
       mine.on_host = Buffer(*this, MemoryKind::pinned, std::max(mine.on_host.size(), 2 * lists));
       mine.on_device = Buffer(*this, MemoryKind::device, mine.on_host.size());
       mine.parts = Buffer(*this, MemoryKind::device, std::max(mine.parts.size(), parts));
@@ -434,7 +434,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  /// Each thread has a current device of its own, which calls refer to.
+  /// Each thread has its own current device, to which CUDA calls refer.
   void select() const { check("cudaSetDevice", cudaSetDevice(index_)); }
   [[nodiscard]] cudaStream_t on(Stream& stream) const {
     select();
@@ -456,8 +456,8 @@ class CudaDevice final : public Device {
       throw DeviceError("attention: a GPU needs a plan for the same heads and requests");
     }
   }
-  /// A new plan each time, after the stream has finished the last one. It is timed and not used by
-  /// a decoder.
+  /// Makes a new plan each time, after the stream has finished with the last one. Calibration times
+  /// these plans; decoders do not use them.
   [[nodiscard]] std::unique_ptr<AttentionPlan> plan_with_flashinfer(
       const kernels::PagedAttentionShape& shape, std::span<const std::int64_t> context_begin,
       std::span<const std::int64_t> query_begin, Stream& stream) {
@@ -582,7 +582,7 @@ class CudaDevice final : public Device {
     }
   }
 
-  /// Reads and writes of more than a byte go to multiples of their size.
+  /// Throws for an address that is no multiple of the access size.
   static void expect_aligned(const void* address, std::size_t unit) {
     if (reinterpret_cast<std::uintptr_t>(address) % unit != 0) {
       throw DeviceError(
@@ -611,8 +611,8 @@ class CudaDevice final : public Device {
             .slot_stride = work.from_slot(1).value};
   }
 
-  /// Angles of at least so many positions, in device memory. Shorter tables stay for queued work.
-  /// Each table is at least twice as long as the last.
+  /// Angles of at least `positions` positions, in device memory. Shorter tables stay for queued
+  /// work. Each table is at least twice as long as the last.
   kernels::RotaryAngles rotary_angles(std::int64_t head_dim, double base, std::int64_t positions) {
     std::vector<RotaryOnDevice>& tables = rotary_tables_[{head_dim, base}];
     if (tables.empty() || tables.back().positions < positions) {
@@ -632,8 +632,8 @@ class CudaDevice final : public Device {
     return {.cosines = tables.back().cosines.template as<float>(),
             .sines = tables.back().sines.template as<float>()};
   }
-  /// From pageable memory cudaMemcpy returns when the host's side has been read; streams of their
-  /// own do not wait for the rest.
+  /// cudaMemcpy from pageable memory returns when the host's memory has been read. Other streams do
+  /// not wait for the rest of the copy.
   static void upload(void* to, const void* from, std::size_t bytes) {
     check("cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
     check("cudaStreamSynchronize", cudaStreamSynchronize(cudaStreamLegacy));

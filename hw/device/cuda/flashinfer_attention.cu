@@ -14,11 +14,11 @@ namespace {
 using Index = std::int32_t;
 constexpr std::uint32_t kPage = 1;
 
-/// The arguments of a plan or of its sizes that are the same for both.
+/// Calls a function with the arguments that plan and sizes_of share.
 template <class Function>
 void with_arguments(const Batch& batch, const Function& function) {
   const auto size = [](std::int64_t n) { return static_cast<std::uint32_t>(n); };
-  // FlashInfer reads the lists, though it takes them as if it wrote them.
+  // FlashInfer only reads the lists, though its parameters are not const.
   auto* const queries = const_cast<Index*>(batch.query_begin.data());
   auto* const contexts = const_cast<Index*>(batch.context_begin.data());
   const cudaError_t error = function(

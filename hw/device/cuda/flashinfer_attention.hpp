@@ -10,22 +10,22 @@
 #include "kernels/paged_attention.hpp"
 
 /// Attention by the kernels of FlashInfer (Apache-2.0), which vLLM and SGLang run, on pages of one
-/// token. Its headers are not part of this project: a module that was built without them has no
-/// version, and everything else here throws std::runtime_error.
+/// token. Its headers are not part of this project. In a module built without them, version() is
+/// empty, takes() is false, and all other functions throw std::runtime_error.
 namespace kvtier::flashinfer_attention {
 
 [[nodiscard]] std::string version();
-/// Keys carry their positions, and heads are 64, 128 or 256 wide.
+/// Whether the kernels take the shape: heads are 64, 128 or 256 wide. Keys carry their positions.
 [[nodiscard]] bool takes(const kernels::PagedAttentionShape& shape);
 
-/// A batch as PagedBatch has it, on the host.
+/// A PagedBatch on the host.
 struct Batch {
   kernels::PagedAttentionShape shape;
   std::vector<std::int32_t> context_begin;
   std::vector<std::int32_t> query_begin;
 };
 
-/// Memory of a plan: two kinds on the device, and as much of the second on the host.
+/// Memory of a plan: floats and integers on the device, and as many integers on the host.
 struct Sizes {
   std::size_t floats = 0;
   std::size_t integers = 0;
@@ -38,7 +38,7 @@ struct Memory {
   void* integers_on_host = nullptr;
   Sizes sizes;
 };
-/// Fills the memory on `stream` and returns what a call needs beside it.
+/// Fills the memory on `stream` and returns the plan's numbers, which `attend` also needs.
 [[nodiscard]] std::vector<std::int64_t> plan(const Batch& batch, const Memory& memory,
                                              cudaStream_t stream);
 
