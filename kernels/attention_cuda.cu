@@ -49,7 +49,7 @@ __device__ Element to_element(float x) {
   }
 }
 
-/// Eight neighbours of a head: 16 bytes of an element.
+/// Eight neighbouring numbers of a head: 16 bytes of elements.
 struct Eight {
   float x[8];
 };
@@ -70,7 +70,7 @@ __device__ uint4 pack(const Eight& eight) {
           pack<Element>(x[6], x[7])};
 }
 
-/// e4m3 has the bits of a float with an exponent that is smaller by 120.
+/// The bits of e4m3 are those of a float whose exponent is smaller by 120.
 __device__ float float_of(unsigned bits) {
   constexpr float kUp = 0x1p120F;
   return __uint_as_float((bits & 0x80U) << 24 | (bits & 0x7fU) << 20) * kUp;
@@ -86,7 +86,7 @@ __device__ Eight unpack(const uint2& bits) {
   return eight;
 }
 
-/// Turns the pairs (low, high) by the eight angles at `angle`.
+/// Rotates the pairs (low, high) by the eight angles at `angle`.
 __device__ void turn(Eight& low, Eight& high, const RotaryAngles& angles, std::int64_t angle) {
   const auto* const cosines = reinterpret_cast<const float4*>(angles.cosines + angle);
   const auto* const sines = reinterpret_cast<const float4*>(angles.sines + angle);
@@ -115,7 +115,7 @@ __device__ unsigned char* chunk_at(unsigned char* tile, int row, int chunk) {
   return tile + row * (head_dim * kElementBytes) + (chunk ^ (row & 7)) * 16;
 }
 
-/// 8 numbers of a stored tile. Those of 8 bits are never read by ldmatrix and lie in their order.
+/// 8 numbers of a stored tile. ldmatrix never reads 8-bit numbers, so they are stored in order.
 template <class Element, class Kv, int head_dim>
 __device__ Eight stored_eight(unsigned char* tile, int row, int chunk) {
   if constexpr (std::is_same_v<Kv, Float8>) {
@@ -130,8 +130,8 @@ __device__ void put_eight(unsigned char* tile, int row, int chunk, const Eight& 
   *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk)) = pack<Element>(eight);
 }
 
-/// Keys of a tile turn, key i by the position min(first + i, last). `to` may be `from`, unless the
-/// numbers become longer.
+/// Rotates the keys of a tile, key i to position min(first + i, last). `to` may be `from`, unless
+/// the numbers become longer.
 template <class Element, class Kv, int head_dim>
 __device__ void turn_keys(unsigned char* from, unsigned char* to, int keys, int thread, int threads,
                           int width, const RotaryAngles& angles, std::int64_t first,
@@ -152,7 +152,7 @@ __device__ void turn_keys(unsigned char* from, unsigned char* to, int keys, int 
   }
 }
 
-/// Numbers of 8 bits become elements.
+/// Converts 8-bit numbers to elements.
 template <class Element, int head_dim>
 __device__ void convert_rows(unsigned char* from, unsigned char* to, int keys, int thread,
                              int threads, int width) {
@@ -214,8 +214,8 @@ __device__ std::int64_t head_at(const Place<Element, Kv>& place, int row, std::i
          (place.kv_head * place.group + row % place.group) * place.width;
 }
 
-/// The query rows of an item go to a tile of `rows` rows, turned by turning(row), which is the
-/// number of their position; numbers below 0 and rows behind the last become zeros.
+/// Loads the query rows of an item into a tile of `rows` rows, rotated to position turning(row).
+/// Rows with a negative position and rows after the last become zeros.
 template <class Element, class Kv, int head_dim, class Turning>
 __device__ void load_queries(const AttentionCall<Element, Kv>& call,
                              const Place<Element, Kv>& place, const AttentionItem& item,
@@ -251,7 +251,7 @@ __device__ void load_queries(const AttentionCall<Element, Kv>& call,
   }
 }
 
-/// Asks for 16 bytes of a key and of its value; zeros for a slot below 0.
+/// Queues copies of 16 bytes of a key and of its value; zeros for a negative slot.
 template <class Element, class Kv, int head_dim>
 __device__ void load_chunk(const AttentionCall<Element, Kv>& call, const Place<Element, Kv>& place,
                            unsigned char* keys, unsigned char* values, int row, int chunk,
@@ -278,12 +278,12 @@ __device__ float* part_at(const AttentionCall<Element, Kv>& call, std::int64_t r
   return call.lists.parts + (row * call.shape.kv_heads + kv_head) * (call.shape.head_dim + 2);
 }
 
-/// The weight of a score: 0 for one that no key has reached, whatever the largest is.
+/// The largest score, or 0 if no key was seen, so that weights stay finite.
 __device__ float finite(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
 // ---- Decode ----
 
-/// Functions of the host have no place in a kernel, not even for constants.
+/// Constants of the decode kernel, because a kernel cannot call host functions.
 template <class Kv, int head_dim, int columns>
 struct DecodeSizes {
   static constexpr DecodeTiles kTiles{
@@ -295,9 +295,9 @@ struct DecodeSizes {
 };
 
 /// One block for one item and KV head. Keys are the rows of a product and query rows its columns,
-/// so that a group of eight wastes nothing. Each warp has every fourth tile of 16 keys, its own
-/// stages of asynchronous copies and its own softmax, without a barrier of the block until the
-/// warps' sums are merged.
+/// so a group of eight query heads wastes no work. Each warp has every fourth tile of 16 keys, its
+/// own stages of asynchronous copies and its own softmax. From the load of the queries to the merge
+/// of the sums, warps do not wait for each other.
 template <class Element, class Kv, int head_dim, int columns>
 __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element, Kv> call) {
   using Sizes = DecodeSizes<Kv, head_dim, columns>;
@@ -357,8 +357,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
     __syncthreads();
   }
 
-  /// The lane has two columns in each eight. These are the keys they see and their softmax so far,
-  /// in units of log2.
+  /// For the lane's two columns in each eight: the keys that they see, and their softmax so far, in
+  /// units of log2.
   int seen[kColumnTiles][2];
   float largest[kColumnTiles][2];
   float total[kColumnTiles][2];
@@ -389,8 +389,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
     unsigned char* values = keys + kStage / 2;
     const int first_key = item.key_begin + tile * kKeys;
     if (turns) {
-      // A score depends on the distance alone, so positions count from the tile's first key, whose
-      // angles stay in the nearest cache.
+      // A score depends only on the distance, so positions count from the tile's first key. The
+      // angles then stay in the nearest cache.
       turn_keys<Element, Kv, head_dim>(keys, kConverts ? converted : keys, kKeys, lane, kWarp,
                                        place.width, call.angles, 0, kKeys - 1);
       load_queries<Element, Kv, head_dim>(
@@ -450,7 +450,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
           sums[d][n][2 + i] *= shrink;
         }
       }
-      // Keys are the rows of the sums and have to be those of the next product's right side.
+      // Keys are the rows of the sums and have to become the rows of the next product's right side.
       weights[n][0] = transpose_matrix(pack<Element>(scores[n][0], scores[n][1]));
       weights[n][1] = transpose_matrix(pack<Element>(scores[n][2], scores[n][3]));
     }
@@ -581,8 +581,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
   unsigned char* const converted = stages + kStages * kStage;
 
   const int tiles = (item.key_end - item.key_begin + kKeys - 1) / kKeys;
-  // The slots of the tile that is loaded next, -1 behind the last key. A thread reads one of the
-  // tile behind it early, as the copies wait for slots.
+  // The slots of the next tile to load, -1 after the last key. Each thread reads a slot of the tile
+  // after it early, because copies wait for slots.
   __shared__ int slots[kKeys];
   const auto slot_of = [&](int tile) {
     const int key = item.key_begin + tile * kKeys + thread;
@@ -617,7 +617,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
       call, place, item, queries, kRows, thread, kThreads,
       [&](int row) { return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1; });
 
-  /// The lane has two rows in each 16.
+  /// For the lane's two rows in each 16.
   int seen[kRowTiles][2];
   float largest[kRowTiles][2];
   float total[kRowTiles][2];
@@ -638,7 +638,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
       sums[m][d][0] = sums[m][d][1] = sums[m][d][2] = sums[m][d][3] = 0;
     }
   }
-  // No row of the warp sees keys after this one. All rows see keys up to the other.
+  // The keys that the warp's last row sees, and those that its first row sees: masks are needed
+  // only in between.
   const int last_row =
       (warp_row + kRowTiles * 16 < item.rows ? warp_row + kRowTiles * 16 : item.rows) - 1;
   const int sees_most = last_row >= warp_row ? seen_by(place, item.first_row + last_row) : 0;
@@ -816,8 +817,8 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
 
 // ---- Parts ----
 
-/// One block for each row of a split context and KV head: its loads depend on each other, so rows
-/// one after the other would wait for each.
+/// One block for each row of a split context and KV head. The loads of a row depend on each other,
+/// so several rows in one block would wait one after another.
 template <class Element, class Kv>
 __global__ void __launch_bounds__(kThreads) merge_kernel(AttentionCall<Element, Kv> call) {
   const AttentionMerge merge = call.lists.merges[blockIdx.x / call.shape.kv_heads];
@@ -881,7 +882,8 @@ cudaError_t prefill(const AttentionCall<Element, Kv>& call, const dim3& grid, cu
 
 template <class Element, class Kv, int head_dim>
 cudaError_t attend(const AttentionCall<Element, Kv>& call, cudaStream_t stream) {
-  // Blocks of one item run side by side: a slot has the rows of its KV heads one after the other.
+  // Blocks of one item are neighbours in the grid, because the KV heads of a slot are neighbours in
+  // memory.
   const auto grid = [&](std::int64_t items) {
     return dim3(static_cast<unsigned>(items * call.shape.kv_heads));
   };

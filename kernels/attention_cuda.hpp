@@ -9,8 +9,8 @@
 #include "kernels/attention_plan.hpp"
 #include "kernels/paged_attention.hpp"
 
-/// The work of attend_paged (paged_attention.hpp) on a GPU of sm_80 or later, on its tensor cores,
-/// with sums in float. Rows of queries, keys, values and output begin at multiples of 16 bytes.
+/// attend_paged (paged_attention.hpp) on the tensor cores of a GPU of sm_80 or later, with sums in
+/// float. Rows of queries, keys, values and output begin at multiples of 16 bytes.
 namespace kvtier::kernels::cuda {
 
 /// A number of 8 bits, e4m3: a sign, four bits of exponent and three of mantissa.
@@ -37,7 +37,7 @@ struct AttentionLists {
   return shape.kv_heads * (shape.head_dim + 2);
 }
 
-/// `Element` is __nv_bfloat16 or __half, `Kv` the same or Float8. Stored keys and values are
+/// `Element` is __nv_bfloat16 or __half, `Kv` the same or Float8. Keys and values are the stored
 /// numbers times their scale.
 template <class Element, class Kv>
 struct AttentionCall {

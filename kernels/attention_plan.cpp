@@ -9,17 +9,17 @@ namespace kvtier::kernels {
 namespace {
 
 constexpr std::int64_t kBlocksPerProcessor = 2;
-/// Items of a decode that each block is meant to get, so that uneven ones balance. A part of a
-/// prefill costs more memory, and its tiles are many.
+/// Target number of items for each block. Several decode items balance uneven contexts. Prefill has
+/// many tiles, and its parts need more memory.
 constexpr std::int64_t kDecodeRounds = 4;
 constexpr std::int64_t kPrefillRounds = 1;
 constexpr std::int64_t kPartKeysMin = 256;
-/// Keys that a block takes at a time, of either kind.
+/// Keys that a block takes at a time, in decode and prefill.
 constexpr std::int64_t kKeyUnit = 64;
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Appends the items and merges of `tiles`, each of which has all of its keys.
+/// Splits `tiles`, which have all their keys, into items, and appends their merges.
 void split(const std::vector<AttentionItem>& tiles, std::int64_t kv_heads, std::int64_t blocks,
            std::vector<AttentionItem>& items, AttentionPlan& plan) {
   std::int64_t keys = 0;

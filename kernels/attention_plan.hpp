@@ -18,13 +18,13 @@ struct AttentionItem {
   std::int32_t rows = 0;
   std::int32_t key_begin = 0;
   std::int32_t key_end = 0;
-  /// Its first row among the parts, or -1: it has all keys that its rows see.
+  /// Its first row among the parts, or -1 if the item has all keys that its rows see.
   std::int32_t part_row = -1;
 
   bool operator==(const AttentionItem&) const = default;
 };
 
-/// Rows whose context was split. Part p is the rows part_row + p x rows and those behind it.
+/// Rows whose context was split. Part p begins at row part_row + p x rows.
 struct AttentionMerge {
   std::int32_t request = 0;
   std::int32_t first_row = 0;
@@ -40,10 +40,10 @@ struct AttentionPlan {
   std::vector<AttentionItem> decode;
   std::vector<AttentionItem> prefill;
   std::vector<AttentionMerge> merges;
-  /// The most rows of a merge.
+  /// Largest number of rows of a merge.
   std::int64_t merge_rows = 0;
   std::int64_t part_rows = 0;
-  /// The most rows of an item in `decode`.
+  /// Largest number of rows of an item in `decode`.
   std::int64_t decode_rows = 0;
 };
 

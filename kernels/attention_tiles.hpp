@@ -1,12 +1,12 @@
 #pragma once
 
-/// Sizes of the tiles of kernels/attention_cuda.cu: what a block works on, and what it keeps in
-/// shared memory. Heads are padded to the next width that has a kernel.
+/// Sizes of the tiles of kernels/attention_cuda.cu, and of the shared memory of a block. Heads are
+/// padded to the next width that has a kernel.
 namespace kvtier::kernels {
 
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = 32 * kAttentionWarps;
-/// Size of the numbers that are multiplied.
+/// Size of the numbers in matrix products.
 inline constexpr int kElementBytes = 2;
 
 constexpr int padded_head_dim(int head_dim) {
@@ -29,7 +29,7 @@ struct DecodeTiles {
   }
   /// K and V of a warp's keys.
   [[nodiscard]] constexpr int stage_bytes() const { return 2 * kKeys * head_dim * kv_bytes; }
-  /// Keys or values of 8 bits, once they are 16-bit numbers.
+  /// Room for 8-bit keys or values after conversion to 16 bits.
   [[nodiscard]] constexpr int converted_bytes() const {
     return kv_bytes == 1 ? kKeys * head_dim * kElementBytes : 0;
   }
@@ -37,7 +37,7 @@ struct DecodeTiles {
     return stages() * stage_bytes() + converted_bytes();
   }
   [[nodiscard]] constexpr int query_bytes() const { return columns * head_dim * kElementBytes; }
-  /// Queries that turn by their distance from a warp's keys are that warp's own.
+  /// With rotation, each warp has its own queries, rotated by their distance from its keys.
   [[nodiscard]] constexpr int shared_bytes(bool rotates) const {
     return kAttentionWarps * warp_bytes() + (rotates ? kAttentionWarps : 1) * query_bytes();
   }
@@ -54,7 +54,7 @@ struct PrefillTiles {
 
   [[nodiscard]] constexpr int stages() const { return kv_bytes == 1 ? 3 : 2; }
 
-  /// Blocks of 16 rows that a warp has; their sums have to fit in its registers.
+  /// Blocks of 16 rows of a warp; their sums have to fit in its registers.
   [[nodiscard]] constexpr int row_tiles() const { return head_dim <= 128 ? 2 : 1; }
   [[nodiscard]] constexpr int rows() const { return 16 * kAttentionWarps * row_tiles(); }
   [[nodiscard]] constexpr int keys() const { return head_dim <= 64 ? 64 : 32; }

@@ -6,10 +6,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/// Instructions of a GPU that CUDA C++ has no words for: asynchronous copies and matrix products of
-/// a warp. A lane has a group g = lane / 4 and a place t = lane % 4. A register holds two numbers
-/// of 16 bits; one of a 8 x 8 matrix holds row g, columns 2 t and 2 t + 1. For other compilers,
-/// tests/cuda_emulation has these functions.
+/// GPU instructions that CUDA C++ does not offer: asynchronous copies and matrix products of a
+/// warp. A lane has a group g = lane / 4 and a place t = lane % 4. A register holds two numbers of
+/// 16 bits; a register of an 8 x 8 matrix holds row g, columns 2 t and 2 t + 1. For other
+/// compilers, tests/cuda_emulation has these functions.
 #ifdef __CUDACC__
 namespace kvtier::kernels::cuda {
 
@@ -17,8 +17,8 @@ __device__ inline unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-/// The 16 bytes at `global` go to `shared`, both multiples of 16; with `reads` false, zeros do. The
-/// thread sees them after it has waited, others behind a barrier after that.
+/// Copies the 16 bytes at `global` to `shared`, both multiples of 16; zeros if `reads` is false.
+/// The thread sees them after it has waited, other threads after a later barrier.
 __device__ inline void copy_async(void* shared, const void* global, bool reads) {
   const int bytes = reads ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
@@ -26,15 +26,15 @@ __device__ inline void copy_async(void* shared, const void* global, bool reads) 
                : "r"(shared_address(shared)), "l"(global), "r"(bytes)
                : "memory");
 }
-/// The copies since the last call become a group.
+/// Makes the copies since the last call a group.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-/// Until at most `pending` of the thread's groups have not arrived.
+/// Waits until at most `pending` of the thread's groups have not arrived.
 template <int pending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
 }
 
-/// 8 x 8 matrices from shared memory: lane 8 m + i gives the address of row i of matrix m.
+/// Loads 8 x 8 matrices from shared memory: lane 8 m + i gives the address of row i of matrix m.
 template <int count>
 __device__ void load_matrices(std::uint32_t (&matrices)[count], const void* row) {
   static_assert(count == 2 || count == 4);
@@ -59,7 +59,7 @@ __device__ void load_matrices_transposed(std::uint32_t (&matrices)[count], const
                : "r"(shared_address(row))
                : "memory");
 }
-/// A 8 x 8 matrix in registers, transposed.
+/// An 8 x 8 matrix in registers, transposed.
 __device__ inline std::uint32_t transpose_matrix(std::uint32_t matrix) {
   std::uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
@@ -85,7 +85,7 @@ __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4],
   }
 }
 
-/// Off by at most 2^-22 of the result; results below 2^-126 are zero.
+/// 2^x with a relative error of at most 2^-22; results below 2^-126 are zero.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

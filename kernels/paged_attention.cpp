@@ -18,9 +18,9 @@ constexpr std::int64_t kWidestHead = 256;
 constexpr std::int64_t kLargestGroup = 16;
 /// Keys that are scored before the running maximum is updated.
 constexpr std::int64_t kKeyBlock = 64;
-/// Query vectors that share what was read of keys and values.
+/// Query vectors that share one read of keys and values.
 constexpr std::int64_t kRowsTogether = 4;
-/// From this many query vectors on, turning a block of keys around pays.
+/// Fewest query vectors for which transposing a block of keys pays.
 constexpr std::int64_t kRowsWorthTransposing = 8;
 
 /// e^x for x <= 0 in plain arithmetic, which the compiler turns into vectors; relative error under
@@ -71,7 +71,7 @@ KVTIER_INLINE float dot(const float* a, const float* b, std::int64_t width) {
   return lanes[0];
 }
 
-/// One head at the position whose angles these are.
+/// Rotates one head by the given angles.
 KVTIER_INLINE void turn(const float* __restrict from, float* __restrict to, std::int64_t half,
                         const float* __restrict cosines, const float* __restrict sines) {
   for (std::int64_t i = 0; i < half; ++i) {
@@ -80,14 +80,14 @@ KVTIER_INLINE void turn(const float* __restrict from, float* __restrict to, std:
   }
 }
 
-/// The processor cannot predict random slots.
+/// Prefetches a row, because the processor cannot predict random slots.
 KVTIER_INLINE void fetch_row(const float* row, std::int64_t width) {
   for (std::int64_t c = 0; c < width; c += kLanes) {
     __builtin_prefetch(row + c);
   }
 }
 
-/// scores[row][t] for a block of keys that was turned around to [width][kKeyBlock].
+/// scores[row][t] for a block of keys that was transposed to [width][kKeyBlock].
 template <int rows>
 KVTIER_INLINE void score_block(const float* const* query, const float* turned, std::int64_t width,
                                float* scores) {
@@ -179,8 +179,8 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
       }
     }
     if (angles.cosines != nullptr) {
-      // A score depends on the distance alone, so that positions can be counted from the block's
-      // first key: the angles of its keys stay in the nearest cache, whatever the context.
+      // A score depends only on the distance, so positions count from the block's first key. The
+      // angles of its keys then stay in the nearest cache, however long the context is.
       for (std::int64_t t = 0; t < count; ++t) {
         float* const placed = placed_keys + t * width;
         turn(key[t], placed, half, angles.cosines + t * half, angles.sines + t * half);
@@ -189,7 +189,7 @@ KVTIER_CLONES void attend_unit(const Unit& unit, const std::int32_t* slots, cons
       std::fill(key + count, key + kKeyBlock, key[count - 1]);
       for (std::int64_t r = 0; r < unit.rows; ++r) {
         const std::int64_t distance = unit.seen[r] - 1 - begin;
-        if (distance >= 0) {  // or the row sees nothing of the block
+        if (distance >= 0) {  // otherwise the row sees no key of the block
           float* const placed = placed_queries + r * width;
           turn(unit.query[r], placed, half, angles.cosines + distance * half,
                angles.sines + distance * half);

@@ -21,10 +21,11 @@ struct PagedAttentionShape {
   std::int64_t kv_stride = 0;
 };
 
-/// The requests of one call. Request r has the contexts' slots context_begin[r] ..
-/// context_begin[r+1], in order of position, and the query rows query_begin[r] .. query_begin[r+1],
-/// which are the last tokens of its context: causal, each sees itself and all before it. A request
-/// may have no query rows, or no past; contexts may share slots.
+/// The requests of one call. The context of request r is slots[context_begin[r]] up to
+/// slots[context_begin[r+1]], in order of position. Its query rows, query_begin[r] up to
+/// query_begin[r+1], are the last tokens of its context. Attention is causal: each token sees
+/// itself and all tokens before it. A request may have no query rows, or no past; contexts may
+/// share slots.
 struct PagedBatch {
   std::int64_t requests = 0;
   const std::int32_t* slots = nullptr;
@@ -35,27 +36,28 @@ struct PagedBatch {
 /// Query rows that one unit of work covers.
 inline constexpr std::int64_t kQueryTile = 16;
 
-/// True if the sizes are ones that the kernels take.
+/// Whether the kernels take these sizes.
 [[nodiscard]] bool is_valid(const PagedAttentionShape& shape);
 
-/// Computes the query rows query_begin[request] + tile x kQueryTile and the kQueryTile - 1 after
-/// it, of the query heads of one KV head. Units are independent of each other, so that any number
-/// of threads can share a call. With `angles`, for as many positions as the longest context has,
-/// keys and queries come without positions and get those of their place in the context: so KV that
-/// lost its oldest tokens stays valid (AttentionStore, section 3.4.2). Without, they carry them.
+/// Computes kQueryTile query rows from query_begin[request] + tile x kQueryTile on, of the query
+/// heads of one KV head. Units are independent of each other, so any number of threads can share a
+/// call. With `angles`, for all positions of the longest context, keys and queries come without
+/// positions and get those of their place in the context. KV that lost its oldest tokens therefore
+/// stays valid (AttentionStore, section 3.4.2). Without `angles`, keys and queries carry their
+/// positions.
 void attend_paged(const PagedAttentionShape& shape, const PagedBatch& batch, RotaryAngles angles,
                   const float* queries, const float* keys, const float* values, float* output,
                   std::int64_t request, std::int64_t kv_head, std::int64_t tile);
 
-/// Scores of causal softmax attention, and those among them that are less than a share of the
-/// largest score of their row.
+/// Number of scores of causal softmax attention, and of those below a share of the largest score of
+/// their row.
 struct ScoreCount {
   std::int64_t small = 0;
   std::int64_t all = 0;
 };
 
 /// Counts small scores of the query rows of one request and the query heads of one KV head. A cache
-/// compressed by attention could leave these out (CaR's profile of a model, with a share of 0.01).
+/// compressed by attention could drop their tokens. CaR profiles a model with a share of 0.01.
 [[nodiscard]] ScoreCount count_small_scores(const PagedAttentionShape& shape,
                                             const PagedBatch& batch, RotaryAngles angles,
                                             const float* queries, const float* keys,

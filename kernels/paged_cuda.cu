@@ -46,7 +46,7 @@ __global__ void rows_kernel(Rows rows) {
   }
 }
 
-/// One warp a row.
+/// One warp for each row.
 __global__ void fold_kernel(Rows rows) {
   const std::int64_t units = rows.row_bytes / static_cast<std::int64_t>(sizeof(uint4));
   const int lane = threadIdx.x % kWarp;
@@ -69,7 +69,7 @@ __global__ void fold_kernel(Rows rows) {
   }
 }
 
-/// One block a piece; 16 bytes a time where both ends are aligned.
+/// One block for each piece; moves 16 bytes at a time if both ends are aligned.
 __global__ void pieces_kernel(const Piece* __restrict__ pieces) {
   const Piece piece = pieces[blockIdx.x];
   const bool aligned =

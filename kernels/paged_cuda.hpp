@@ -9,13 +9,13 @@
 
 #include "kernels/rotary_table.hpp"
 
-/// Rows that are moved by slots, and the work of row_functions.hpp, on a GPU, with sums in float.
-/// Every call queues on `stream` and returns the error of the launch; one without rows does
+/// Moves of rows by slots, and the functions of row_functions.hpp, on a GPU, with sums in float.
+/// Every call queues on `stream` and returns the error of the launch. A call without rows does
 /// nothing. `Element` is __nv_bfloat16 or __half.
 namespace kvtier::kernels::cuda {
 
-/// Row i of the packed side and row slots[i] (i, if `slots` is null) of the other, all of them a
-/// multiple of 16 bytes apart and long.
+/// Row i of the packed side belongs to row slots[i] (i, if `slots` is null) of the other side.
+/// Sizes and strides of rows are multiples of 16 bytes.
 struct Rows {
   const void* from;
   void* to;
@@ -30,8 +30,8 @@ struct Rows {
 /// The exclusive or of the 32-bit words of each row of the slots' side.
 [[nodiscard]] cudaError_t fold_rows(const Rows& rows, cudaStream_t stream);
 
-/// One piece of a copy that all processors share; `to` and `from` are what a kernel can reach.
-/// There is at least one.
+/// One piece of a copy that all processors share. A kernel can access `to` and `from`. A copy has
+/// at least one piece.
 struct Piece {
   void* to;
   const void* from;
@@ -69,7 +69,7 @@ template <class Element>
 [[nodiscard]] cudaError_t fill_uniform(Element* output, std::int64_t count, float bound,
                                        std::uint64_t seed, cudaStream_t stream);
 
-/// Spins until the device's clock has gone on by so much.
+/// Spins for `ns` nanoseconds of the device's clock.
 [[nodiscard]] cudaError_t busy(std::int64_t ns, cudaStream_t stream);
 
 }  // namespace kvtier::kernels::cuda

@@ -6,9 +6,9 @@
 #include <vector>
 
 /// One layer of causal attention with rotary position embedding (RoPE, Su et al., arXiv 2104.09864,
-/// section 3.4.2) on the CPU, plain loops: the reference of decoupled positions (AttentionStore,
-/// arXiv 2403.19708, section 3.4.2), where keys are stored without positions and get those of their
-/// place in the context when they are used.
+/// section 3.4.2) on the CPU, in plain loops. It is the reference for decoupled positions
+/// (AttentionStore, arXiv 2403.19708, section 3.4.2): keys are stored without positions and get
+/// those of their place in the context when they are used.
 ///
 /// Arrays are row-major without padding. Keys, values and queries have the shape [tokens][heads]
 /// [head_dim], `heads` being kv_heads for keys and values. `Real` is float or double.
@@ -26,7 +26,7 @@ struct AttentionShape {
 
 /// Rotates `vectors`, [positions.size()][heads][head_dim], in place: in each head the pair (i, i +
 /// head_dim / 2) by position x rope_base^(-2i / head_dim), the pairing of GPT-NeoX and Llama as
-/// Hugging Face stores it. Angles are worked out in double, whatever `Real` is. Throws
+/// Hugging Face stores it. Angles are computed in double for any `Real`. Throws
 /// std::invalid_argument if the sizes do not fit the shape.
 template <class Real>
 void apply_rope(std::span<Real> vectors, std::size_t heads, std::span<const std::int64_t> positions,
@@ -52,8 +52,8 @@ template <class Real>
 [[nodiscard]] std::size_t cached_tokens(const DecoupledKvCache<Real>& cache,
                                         const AttentionShape& shape);
 
-/// Drops `dropped` tokens behind the first `kept` ones. What is left stays valid at its new, lower
-/// positions. Throws std::invalid_argument if the cache has fewer tokens.
+/// Drops `dropped` tokens after the first `kept` ones. The remaining KV stays valid at its new,
+/// lower positions. Throws std::invalid_argument if the cache has fewer tokens.
 template <class Real>
 void truncate(DecoupledKvCache<Real>& cache, std::size_t kept, std::size_t dropped,
               const AttentionShape& shape);
@@ -63,8 +63,8 @@ template <class Real>
 [[nodiscard]] std::vector<Real> keys_in_place(const DecoupledKvCache<Real>& cache,
                                               const AttentionShape& shape);
 
-/// Attention of the cache's last tokens, whose queries come without positions too, to all of the
-/// cache. Throws std::invalid_argument if the sizes do not fit.
+/// Attention of the cache's last tokens to the whole cache. Their queries come without positions,
+/// too. Throws std::invalid_argument if the sizes do not fit.
 template <class Real>
 [[nodiscard]] std::vector<Real> attend_decoupled(std::span<const Real> queries,
                                                  const DecoupledKvCache<Real>& cache,

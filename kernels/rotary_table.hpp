@@ -5,14 +5,14 @@
 
 namespace kvtier::kernels {
 
-/// Cosines and sines of rotary angles, [positions][head_dim / 2]: pair i of a head turns at
-/// position p by p x base^(-2i / head_dim). None: nothing is turned.
+/// Cosines and sines of rotary angles, [positions][head_dim / 2]: pair i of a head is rotated at
+/// position p by p x base^(-2i / head_dim). Null: no rotation.
 struct RotaryAngles {
   const float* cosines = nullptr;
   const float* sines = nullptr;
 };
 
-/// The angles of the positions 0 .. positions - 1, worked out in double: in float the angle of
+/// The angles of the positions 0 .. positions - 1, computed in double: in float the angle of
 /// position 32,768 would already be off by 0.002.
 class RotaryTable {
  public:

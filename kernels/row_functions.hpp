@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-/// Functions of a layer on rows of numbers besides matrices and attention, on the CPU. A loop
-/// measures the rate in the processor's registers.
+/// Functions of a layer on rows of numbers besides matrices and attention, on the CPU, and a loop
+/// that measures the rate in the processor's registers.
 namespace kvtier::kernels {
 
 /// output = input / sqrt(mean of squares + 1e-5).
@@ -18,7 +18,7 @@ void activation(const float* input, float* output, std::int64_t width);
 /// output[i] = a[i] + b[i]; `output` may be either of them.
 void add(const float* a, const float* b, float* output, std::int64_t width);
 
-/// The exclusive or of a row's 32-bit words: reads all of it and keeps almost nothing.
+/// The exclusive or of a row's 32-bit words. It reads the whole row and writes almost nothing.
 [[nodiscard]] std::uint32_t fold_row(const std::uint32_t* row, std::int64_t words);
 
 /// The first place of the largest of `width` values.
