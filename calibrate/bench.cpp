@@ -64,8 +64,7 @@ StreamTimer::StreamTimer(Device& device)
       end_(device.make_event()) {}
 
 double StreamTimer::seconds(const Queue& queue) {
-  // Threads of a sample are woken up a few times, which takes some machines a tenth of a
-  // millisecond.
+  // A sample wakes threads a few times, which takes a tenth of a millisecond on some machines.
   constexpr double kLongEnough = 2e-3;
   constexpr std::int64_t kMostRepeats = 512;
   constexpr double kQueueing = 2e-5;
@@ -82,7 +81,7 @@ double StreamTimer::seconds(const Queue& queue) {
   stream_->synchronize();
   done_ += repeats_;
   const double one = device_.seconds_between(*begin_, *end_) / static_cast<double>(repeats_);
-  if (done_ == repeats_) {  // the first, which belongs to the warm-up, says how many are needed
+  if (done_ == repeats_) {  // the first sample, a part of the warm-up, sets the repeats
     repeats_ = one > 0 ? std::clamp(static_cast<std::int64_t>(std::ceil(kLongEnough / one)),
                                     std::int64_t{1}, kMostRepeats)
                        : kMostRepeats;

@@ -74,7 +74,7 @@ class StreamTimer {
   std::int64_t done_ = 0;
 };
 
-/// A sample that times `queue` on a stream of its own; `keep` lives as long as the sample does.
+/// A sample that times `queue` on a stream of its own. `keep` lives as long as the sample.
 template <class Keep>
 [[nodiscard]] Sample stream_sample(Device& device, StreamTimer::Queue queue, Keep keep) {
   auto timer = std::make_shared<StreamTimer>(device);

@@ -16,7 +16,8 @@ namespace kvtier::calibrate {
 namespace {
 
 constexpr std::int64_t kGibibyte = std::int64_t{1} << 30;
-/// A quick run takes at most 90 seconds, with the program's start and the file.
+/// Budget of a quick run, which takes at most 90 seconds with the program's start and the test
+/// file.
 constexpr double kQuickSeconds = 82;
 constexpr double kFullSeconds = 6 * 3600;
 /// One slow run does not move the median of three.
@@ -24,7 +25,7 @@ constexpr int kVisits = 3;
 constexpr Bytes kQuickFile(kGibibyte);
 constexpr Bytes kFullFile(16 * kGibibyte);
 
-/// Without paths, which say nothing about the machine.
+/// The command without paths, which do not describe the machine.
 std::string command_of(const CalibrateOptions& options) {
   std::string command = "kvtier calibrate --device " + options.device.kind;
   if (options.device.kind != "cpu" || options.device.index > 0) {
@@ -69,8 +70,7 @@ Profile describe(const CalibrateOptions& options, const Device& device, const De
   return profile;
 }
 
-/// The kept part of an earlier run, or its finished profile, without cells that are worth another
-/// try.
+/// The kept part of an earlier run, or its finished profile, without the cells to be tried again.
 Profile earlier(const CalibrateOptions& options, const Profile& now) {
   std::error_code ignored;
   std::filesystem::path from = kept_path(options.out);

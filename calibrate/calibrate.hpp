@@ -19,10 +19,10 @@ namespace kvtier::calibrate {
 
 struct CalibrateOptions {
   DeviceName device{.kind = "cpu"};
-  /// A folder on the drive to measure, or nothing.
+  /// A folder on the drive to measure; unset: no drive.
   std::optional<std::string> storage;
   ModelConfig model;
-  /// The whole grid with more time for each cell, or one that takes 90 seconds.
+  /// The whole grid with more time for each cell, or a grid that takes 90 seconds.
   bool full = false;
   /// Continue with the cells that an earlier run kept.
   bool resume = false;

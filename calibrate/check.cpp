@@ -23,7 +23,7 @@ namespace {
 /// Folds of a cross-validation: a fifth of the cells is left out at a time.
 constexpr std::int64_t kFolds = 5;
 
-/// Least number of cells of which some can be left out.
+/// Fewest cells of a table for a cross-validation.
 constexpr std::size_t kFewestCells = 3;
 
 /// Results of one operation on one rung, over all its tables.
@@ -67,7 +67,7 @@ ProfileGrid::Time predict(const ProfileGrid& grid, const std::vector<std::int64_
   return grid.at(static_cast<double>(at[0]), at.size() > 1 ? static_cast<double>(at[1]) : 0);
 }
 
-/// A cell's fold, drawn anew for each table; equal shares.
+/// The fold of each cell, drawn at random; folds have equal sizes.
 std::vector<std::int64_t> draw_folds(std::size_t cells, RandomStream& random) {
   std::vector<std::int64_t> folds(cells);
   for (std::size_t i = 0; i < cells; ++i) {
@@ -80,8 +80,8 @@ std::vector<std::int64_t> draw_folds(std::size_t cells, RandomStream& random) {
   return folds;
 }
 
-/// The time of a cell by the roofline at common shares of the limits (those of the hardware
-/// presets), with a floor for each call; none for operations without a limit.
+/// Adds the roofline's time of a cell, at common shares of the limits (those of the hardware
+/// presets), with a floor for each call. Adds nothing for operations without a limit.
 void add_roofline(const Profile& profile, const ProfileTable& table, const ProfileCell& cell,
                   Gathered& gathered) {
   constexpr double kComputeShare = 0.68;
@@ -146,7 +146,7 @@ void add_cross_validation(const Profile& profile, const ProfileTable& table, Ran
   }
 }
 
-/// Tables of one kind.
+/// The kind of a table, for the rows of a report.
 std::string kind_of(const ProfileTable& table) {
   std::string kind = table.dtype ? kvtier::to_string(*table.dtype) : "";
   if (table.operation == OperationId::moe || table.operation == OperationId::mla_prefill ||
@@ -159,7 +159,7 @@ std::string kind_of(const ProfileTable& table) {
   return kind;
 }
 
-/// Pairs of n and k in folds, at all tokens, and cells of each pair in folds.
+/// Holds out folds of pairs of n and k at all tokens, and folds of the cells of each pair.
 void add_matrices(const Profile& profile, const ProfileTable& table, RandomStream& random,
                   Rows& rows) {
   using Shape = std::pair<std::int64_t, std::int64_t>;
@@ -204,7 +204,7 @@ void add_matrices(const Profile& profile, const ProfileTable& table, RandomStrea
   }
 }
 
-/// Tables of attention between those of fewer and of more heads.
+/// Holds out tables of attention between those of fewer and of more heads.
 void add_heads(const Profile& profile, const ProfileTable& table, Rows& rows) {
   const std::optional<DataType> type = type_of(table);
   if (!type) {
@@ -229,7 +229,7 @@ void add_heads(const Profile& profile, const ProfileTable& table, Rows& rows) {
   }
 }
 
-/// Attention after past tokens by the law, from the cells without them.
+/// Predicts attention after past tokens by the law from the cells without past tokens.
 void add_past_law(const Profile& profile, const ProfileTable& table, Rows& rows) {
   ProfileTable without = table;
   std::erase_if(without.cells, [](const ProfileCell& cell) { return cell.at[1] > 0; });
@@ -248,7 +248,7 @@ void add_past_law(const Profile& profile, const ProfileTable& table, Rows& rows)
   }
 }
 
-/// Messages between so many GPUs, in folds.
+/// Holds out folds of all-reduce messages.
 void add_messages(const ProfileTable& table, RandomStream& random, Rows& rows) {
   std::map<std::int64_t, std::vector<ProfileCell>> messages;
   for (const ProfileCell& cell : table.cells) {
@@ -280,7 +280,8 @@ void add_messages(const ProfileTable& table, RandomStream& random, Rows& rows) {
   }
 }
 
-/// Iterations that mix a prefill and decodes: the factor over the sum of both alone, in folds.
+/// Holds out folds of iterations that mix a prefill and decodes: their factor on the sum of both
+/// alone.
 void add_mixed(const Profile& profile, const ProfileTable& table, RandomStream& random,
                Rows& rows) {
   const auto alone = [&](OperationId operation) -> std::optional<ProfileGrid> {
@@ -328,7 +329,7 @@ void add_mixed(const Profile& profile, const ProfileTable& table, RandomStream& 
   }
 }
 
-/// The table of the same heads whose keys are rotated or not, as in `like`.
+/// The table of the same heads, with keys rotated or not as in `like`.
 const ProfileTable* same_attention(const Profile& profile, OperationId operation,
                                    const ProfileTable& like) {
   const auto rotates = [](const ProfileTable& table) { return table.variant == kRotatedVariant; };
@@ -340,8 +341,8 @@ const ProfileTable* same_attention(const Profile& profile, OperationId operation
   return nullptr;
 }
 
-/// A request of a ragged batch, or all of one new token together, as the timing model takes it: a
-/// place in prefill_attention or decode_attention.
+/// A part of a ragged batch as the timing model composes it: one request, or all requests of one
+/// new token together. It is a place in prefill_attention or decode_attention.
 struct Part {
   const ProfileTable* table = nullptr;
   std::vector<std::int64_t> at;
@@ -374,7 +375,7 @@ std::vector<Part> parts_of(const Profile& profile, const ProfileTable& ragged,
   return parts;
 }
 
-/// The composition of recorded cells by the profile's own grids.
+/// Composes recorded cells from the profile's own grids.
 void add_composition(const Profile& profile, const ProfileTable& ragged, Gathered& gathered) {
   std::map<const ProfileTable*, ProfileGrid> grids;
   for (const ProfileCell& cell : ragged.cells) {
@@ -422,7 +423,7 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       gathered.pairs.push_back({timing.decode_duration(cell.at[0], decode_context(cell)).seconds(),
                                 cell.median_seconds});
     } else if (cell.at[1] == 1) {
-      ++gathered.left_out;  // decode after a pause, in profiles without runs of it
+      ++gathered.left_out;  // decode after a pause, in profiles without decode_run
     } else {
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),
@@ -483,13 +484,13 @@ void add_overlap(const Profile& profile, Rows& rows) {
   }
 }
 
-/// As many cells as each rung needs.
+/// The cells that each rung uses.
 std::span<const ProfileCell> first_cells(const ProfileTable& table, const CheckOptions& options) {
   return std::span(table.cells)
       .first(std::min(table.cells.size(), static_cast<std::size_t>(options.cells)));
 }
 
-/// The same by measuring. The whole is measured between the first and the second half of its parts.
+/// The same by measuring: the whole is measured between the first and the second half of its parts.
 void measure_composition(const Profile& profile, const ProfileTable& ragged,
                          const MeasureCell& measure, const CheckOptions& options,
                          Gathered& gathered) {
@@ -515,7 +516,8 @@ void measure_composition(const Profile& profile, const ProfileTable& ragged,
 /// Neighbours along every axis, all measured.
 using Corners = std::vector<const ProfileCell*>;
 
-/// The corners of each field of the grid that has them all; an axis with one value has no width.
+/// The corners of each field of the grid whose corners were all measured. An axis with one value
+/// has no width.
 std::vector<Corners> fields_of(const ProfileTable& table) {
   const std::size_t axes = table.axes.size();
   std::vector<std::vector<std::int64_t>> values(axes);
@@ -559,14 +561,14 @@ std::vector<Corners> fields_of(const ProfileTable& table) {
   return fields;
 }
 
-/// A place between the corners, by the logarithms of their sizes. They are ordered so that the last
-/// one is the largest along every axis.
+/// A random place between the corners, uniform in the logarithms of sizes. The last corner is the
+/// largest along every axis.
 std::vector<std::int64_t> draw_place(const Corners& corners, RandomStream& random) {
   std::vector<std::int64_t> at;
   for (std::size_t axis = 0; axis < corners.front()->at.size(); ++axis) {
     const std::int64_t least = corners.front()->at[axis];
     const std::int64_t most = corners.back()->at[axis];
-    // One more than the sizes, so that none is zero.
+    // One is added to sizes, because they may be zero.
     const double low = std::log(static_cast<double>(least + 1));
     const double high = std::log(static_cast<double>(most + 1));
     const double drawn = std::exp(low + (high - low) * random.uniform()) - 1;
@@ -575,7 +577,8 @@ std::vector<std::int64_t> draw_place(const Corners& corners, RandomStream& rando
   return at;
 }
 
-/// Measures a place between cells between their first and second half, and predicts it from them.
+/// Measures a place after the first half and before the second half of its corners, and predicts it
+/// from the corners.
 std::optional<Pair> measure_between(const Profile& profile, const ProfileTable& table,
                                     const Corners& corners, const std::vector<std::int64_t>& place,
                                     const MeasureCell& measure) {

@@ -10,8 +10,8 @@
 #include "calibrate/plan.hpp"
 #include "hw/profile/profile.hpp"
 
-/// How well a profile predicts: repeat noise, drift of the machine since, cells that are not in its
-/// grid, and the sum of parts against the whole (rungs 1 to 4 of the validation ladder).
+/// The errors of a profile's predictions: repeat noise, drift of the machine, cells between those
+/// of the grid, and sums of parts against the whole (rungs 1 to 4 of the validation ladder).
 namespace kvtier::calibrate {
 
 /// One prediction beside what was measured.
@@ -36,16 +36,17 @@ struct Band {
   double p50 = 0;
   double p90 = 0;
 };
-/// Matrices and attention 5 % and 12 %, copies 3 % and 8 %, a whole against its parts
-/// (ragged_attention, model_step) 5 % and the pipeline of layers (layer_pipeline) 10 % in the
-/// median; nothing for the rest.
+/// Matrices and attention: 5 % and 12 %. Copies: 3 % and 8 %. Median of a whole against its parts
+/// (ragged_attention, model_step): 5 %, and of the pipeline of layers (layer_pipeline): 10 %.
+/// Nullopt for other operations.
 [[nodiscard]] std::optional<Band> band_of(OperationId operation);
 
-/// `repeat`: a cell against itself, right after. `drift`: a cell of the profile against the
-/// present. `held_out`: a place between cells against its interpolation. `composition`: a ragged
-/// batch against its parts, whole steps as recorded (model_step) against the timing model, which is
-/// fitted to them. `sum`: those steps against the sum of their operations alone. `overlap`: copies
-/// beside matrices against the schedule of layer_pipeline.hpp with the times of each alone.
+/// `repeat`: a cell measured twice in a row. `drift`: a cell of the profile against a new
+/// measurement. `held_out`: a place between cells against its interpolation. `composition`: a
+/// ragged batch against its parts, whole steps as recorded (model_step) against the timing model,
+/// which is fitted to them. `sum`: those steps against the sum of their operations alone.
+/// `overlap`: copies beside matrices against the schedule of layer_pipeline.hpp with the times of
+/// each alone.
 enum class Rung { repeat, drift, held_out, composition, sum, overlap };
 [[nodiscard]] const char* to_string(Rung rung);
 
@@ -68,24 +69,24 @@ struct CheckRow {
 struct CheckReport {
   std::vector<CheckRow> rows;
 
-  /// Every row that has a band is in it.
+  /// Whether every row with a band is in its band.
   [[nodiscard]] bool in_band() const;
 };
 
 /// The operations that are interpolated: those of make_grid.
 [[nodiscard]] bool is_interpolated(OperationId operation);
 
-/// Leaves every cell out once, with a fold of its table's others, and predicts it from the rest:
-/// the cost of the grid's spacing, without a device. The same for shapes: pairs of n and k of
-/// gemm_grid, and tables of attention between those of fewer and of more heads. The law
-/// (past_law_seconds) also predicts attention after past tokens from attention without them. Each
-/// hole is twice as wide as the grid's, so there is no band. Composition and overlap are of
-/// recorded ragged_attention and layer_pipeline cells. Throws nothing.
+/// Cross-validation without a device: leaves each fold of a table's cells out once and predicts it
+/// from the rest. It does the same for shapes: pairs of n and k of gemm_grid, and tables of
+/// attention between those of fewer and of more heads. The law (past_law_seconds) also predicts
+/// attention after past tokens from attention without them. Gaps are twice as wide as the grid's,
+/// so there is no band. Composition, sum and overlap use recorded ragged_attention, model_step and
+/// layer_pipeline cells. Does not throw.
 [[nodiscard]] CheckReport cross_validate(const Profile& profile, std::uint64_t seed);
 
-/// Predicts the cells of `measured` that `profile` does not have, such as cells of a published
-/// table that a compact profile leaves out. The error is that of the shipped profile, as the timing
-/// model interpolates it. Matrices (gemm_grid) and attention only.
+/// Predicts the cells of `measured` that `profile` lacks, such as cells of a published table that a
+/// compact profile leaves out. The result is the error of the shipped profile as the timing model
+/// interpolates it. Matrices (gemm_grid) and attention only.
 [[nodiscard]] CheckReport compare_with(const Profile& profile, const Profile& measured);
 
 /// The median time of one cell of a table, in seconds; nullopt if it cannot be measured.
@@ -94,16 +95,17 @@ using MeasureCell =
 
 struct CheckOptions {
   std::uint64_t seed = 1;
-  /// Cells of each rung in each table.
+  /// Number of cells for each rung in each table.
   std::int64_t cells = 8;
 };
 
 /// The most measurements that check_by_measuring makes.
 [[nodiscard]] std::int64_t measurements(const Profile& profile, const CheckOptions& options);
 
-/// Measures again: random cells of the grid twice; random places that are not on it, between the
-/// cells around them, and ragged batches between their parts, so that a machine that gets slower or
-/// faster shows as drift and not as an error of the interpolation.
+/// Measures again. Random cells of the grid are measured twice. Random places off the grid are
+/// measured between the measurements of their neighbours, and ragged batches between those of their
+/// parts. A machine that becomes slower or faster therefore shows as drift, not as an interpolation
+/// error.
 [[nodiscard]] CheckReport check_by_measuring(const Profile& profile, const MeasureCell& measure,
                                              const CheckOptions& options);
 

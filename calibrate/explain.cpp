@@ -31,8 +31,8 @@ Tokens hidden_past(const ModelConfig& model, const TimingModel& timing, const Kv
   const auto hides = [&](Tokens past) {
     return source.load(kv_bytes(model, past)) <= prefill(timing, added, past).total;
   };
-  // Both times grow with the past, and the load in proportion. After the first crossing the load is
-  // longer, unless attention outgrows it; then loads of the longest pasts are hidden.
+  // Both times grow with the past, the load in proportion. After the first crossing the load is
+  // longer, unless attention outgrows it. Then the longest loads are hidden, too.
   if (hides(limit)) {
     return limit;
   }

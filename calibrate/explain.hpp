@@ -8,19 +8,19 @@
 #include "hw/model/model.hpp"
 #include "hw/timing/timing_model.hpp"
 
-/// Loading of KV behind prefills, worked out from the figures of a machine.
+/// How much KV loading prefills hide, computed from the figures of a machine.
 namespace kvtier::calibrate {
 
 /// A memory from which the GPUs load stored KV.
 struct KvSource {
   std::string name;
-  /// The rate and the time of a load when nothing else moves.
+  /// Rate, and time of a load without other transfers.
   BytesPerSecond bandwidth;
   std::function<SimDuration(Bytes)> load;
 };
 
-/// The most past tokens whose load is no longer than the prefill of `added` tokens after them, so
-/// that layer-wise loading can hide it (but for the first layer). At most `limit`.
+/// The most past tokens, at most `limit`, whose load takes no longer than the prefill of `added`
+/// tokens after them. Layer-wise loading can hide such a load, except for the first layer.
 [[nodiscard]] Tokens hidden_past(const ModelConfig& model, const TimingModel& timing,
                                  const KvSource& source, Tokens added, Tokens limit);
 
@@ -30,7 +30,7 @@ struct ReadBuffer {
   SimDuration prefill;
   /// S_buf of AttentionStore 3.2.1.
   Bytes attentionstore;
-  /// Size at which the request never waits, not rounded to layers.
+  /// Smallest size with which the request never waits, not rounded to layers.
   Bytes hides_loading;
   std::int64_t layers = 0;
 };

@@ -44,7 +44,7 @@ struct BoundRule {
   std::vector<std::pair<std::string, std::size_t>> sizes;
   std::optional<std::size_t> reached_experts;
   std::optional<std::size_t> dtype;
-  /// A column and the texts, one of which is in it.
+  /// A column, and the texts that it may have.
   std::vector<std::pair<std::size_t, std::vector<std::string>>> where;
   std::vector<std::pair<std::size_t, std::vector<std::string>>> where_not;
 };
@@ -170,7 +170,7 @@ std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
   }
 }
 
-/// Nothing for operations whose sizes a table has to name.
+/// The slot of a row by the model's shape; nullopt for operations whose sizes a table has to name.
 std::optional<Slot> slot_of(TableOperation operation, const Sizes& sizes,
                             const ModelConfig& model) {
   using enum TableOperation;
@@ -517,7 +517,8 @@ class Importer {
     add(*slot, *time * unit_seconds(rule.rule->unit));
   }
 
-  /// One GPU has routed / groups experts whole, and a share of the choices of all tokens.
+  /// With whole experts on GPUs, each GPU has routed / groups experts and its share of the choices
+  /// of all tokens.
   void add_experts(std::int64_t own_tokens, std::int64_t reached, double seconds) {
     for (const std::int64_t groups : {1, 2, 4, 8}) {
       const double all_tokens = static_cast<double>(own_tokens * groups);
@@ -575,7 +576,7 @@ class Importer {
     if (!is_interpolated(table.operation)) {
       return 0;
     }
-    // A grid of one cell without time gives the limit itself.
+    // A grid of one cell with almost no time gives the limit itself.
     const ProfileCell instant{.at = at, .median_seconds = 1e-30};
     return make_grid(profile_, table, {&instant, 1})
         .at(static_cast<double>(at[0]), at.size() > 1 ? static_cast<double>(at[1]) : 0)
@@ -643,7 +644,7 @@ class Importer {
   std::map<TableKey, std::size_t> tables_;
   Profile profile_;
   std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::vector<double>> samples_;
-  /// By GPUs and tokens: how far a row is from random choice, and its time.
+  /// By GPUs and tokens: the distance of the nearest row from random choice, and its time.
   std::map<std::pair<std::int64_t, std::int64_t>, std::pair<double, double>> experts_;
   ImportCounts counts_;
   std::string origin_;
@@ -718,8 +719,8 @@ void judge_table(const Profile& profile, const ProfileTable& table, const Rates&
   }
 }
 
-/// A layer's prefill at every size of attention that was measured, as the sum of measured parts and
-/// as the roofline gives it.
+/// The prefill of a layer at every measured size of attention: the roofline's time and the sum of
+/// measured parts.
 std::vector<Pair> layer_prefills(const Profile& profile, const ModelConfig& model,
                                  const Rates& rates) {
   const ProfileTable* attention = find_attention_table(

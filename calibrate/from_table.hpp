@@ -12,7 +12,7 @@
 #include "hw/profile/profile.hpp"
 #include "sim/core/config.hpp"
 
-/// Tables of kernel times measured elsewhere become profiles.
+/// Makes profiles from tables of kernel times measured elsewhere.
 namespace kvtier::calibrate {
 
 /// Operations that a row may time. Each gives one table of a profile for each shape.
@@ -72,14 +72,14 @@ struct ColumnRule {
   std::string time;
   /// Unit of the time: "s", "ms" or "us".
   std::string unit = "s";
-  /// Columns; empty: 0 past tokens, a batch of 1, one GPU.
+  /// Column names; empty: 0 past tokens, a batch of 1, one GPU.
   std::string new_tokens;
   std::string past_tokens;
   std::string batch;
   std::string context;
   std::string tensor_parallel;
-  /// Sizes of the shape to their columns, such as "n", "kv_heads" or "window", of tables over many
-  /// shapes. Without them the shapes are the model's.
+  /// For tables over many shapes: sizes of the shape, such as "n", "kv_heads" or "window", to their
+  /// columns. Without them the shapes are the model's.
   std::map<std::string, std::string> sizes;
   /// For moe without sizes: the column of the experts that the tokens of a row reach.
   std::string reached_experts;
@@ -107,9 +107,9 @@ void describe(V& v, ColumnRule& c) {
           "Sizes of the shape to their columns: n, k, attention_heads, kv_heads, head_dim, window, "
           "hidden_size, intermediate_size, experts, top_k, expert_gpus, bytes, elements, width.");
   v.field("reached_experts", c.reached_experts,
-          "For moe of the model: column of the experts that the tokens reach. Of each number of "
-          "tokens the row counts that is nearest to what tokens reach that choose at random, on 1, "
-          "2, 4 and 8 GPUs with whole experts.");
+          "For moe of the model: column of the experts that the tokens reach. For each number of "
+          "tokens, only the row nearest to random choice counts, on 1, 2, 4 and 8 GPUs with whole "
+          "experts.");
   v.field("dtype", c.dtype, "Column of the format of the numbers.");
   v.field("variant", c.variant, "The variant in the profile, for all rows.");
   v.field("cache", c.cache, "Whether the data lay in a cache; hot rows may be faster than memory.");
@@ -151,15 +151,15 @@ struct ImportCounts {
   std::int64_t beyond_limits = 0;
   /// Prefills of several requests at once, without the times of single ones.
   std::int64_t several_requests = 0;
-  /// Rows in a format that profiles do not have.
+  /// Rows in a number format that profiles do not have.
   std::int64_t unknown_types = 0;
-  /// Cells of a table that others of it contradict (contradicts).
+  /// Cells that other cells of their table contradict (contradicts).
   std::int64_t contradictions = 0;
 };
 
-/// Sizes that a compact profile keeps: powers of 2 of heads, requests and contexts, the last from
-/// 64 on; of tokens also three and five times those; n and k from 256 on in up to seven times
-/// those; experts on up to 8 GPUs. Times are rounded to four digits.
+/// Sizes that a compact profile keeps. Heads, requests and contexts: powers of 2, contexts from 64
+/// on. Tokens: powers of 2, and three and five times those. n and k: from 256 on, odd multiples of
+/// powers of 2 up to seven. Experts: on up to 8 GPUs. Times are rounded to four digits.
 enum class Thinning { none, compact };
 
 struct ImportOptions {
@@ -182,7 +182,7 @@ struct Imported {
 [[nodiscard]] Imported import_tables(const std::vector<TableFile>& files, const ModelConfig* model,
                                      const HardwareConfig& hardware, const ImportOptions& options);
 
-/// The errors of one operation: interpolation of one random half of the cells, judged on the other,
+/// The errors of one operation: of interpolating one random half of the cells from the other half,
 /// and of the roofline on all cells.
 struct FitRow {
   std::string operation;
@@ -191,9 +191,8 @@ struct FitRow {
   ErrorStatistics roofline;
 };
 
-/// One row for each of matrices, rows of elements (interpolated only), prefill and decode
-/// attention, and one for a whole layer's prefill: its matrices and attention, where one device was
-/// measured.
+/// The rows of a fit: matrices, rows of elements (interpolated only), prefill and decode attention,
+/// and for one device the prefill of a whole layer, with its matrices and attention.
 [[nodiscard]] std::vector<FitRow> judge_fit(const Profile& profile, const ModelConfig* model,
                                             const HardwareConfig& hardware, std::uint64_t seed);
 

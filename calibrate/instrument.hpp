@@ -18,7 +18,7 @@ class Clock {
 /// std::chrono::steady_clock.
 [[nodiscard]] Clock& steady_clock();
 
-/// Whether something else used the machine while a sample was taken.
+/// Tells whether other work used the machine while a sample was taken.
 class DisturbanceMonitor {
  public:
   virtual ~DisturbanceMonitor() = default;
@@ -73,9 +73,9 @@ using Sample = std::function<double()>;
                                Clock& clock, DisturbanceMonitor& monitor,
                                const std::function<void()>& check);
 
-/// Reads the time that this process's threads waited for a processor, and the time that the
-/// hypervisor took. For work with no more threads than processors. If the kernel tells neither, no
-/// sample counts as disturbed.
+/// Detects disturbance by the time that this process's threads waited for a processor, and the time
+/// that the hypervisor took. For work with no more threads than processors. If the kernel tells
+/// neither, no sample counts as disturbed.
 class SchedulerMonitor final : public DisturbanceMonitor {
  public:
   /// All in seconds.

@@ -28,7 +28,7 @@ namespace kvtier::calibrate {
 class StorageBench;
 [[nodiscard]] std::shared_ptr<StorageBench> make_storage_bench(const std::string& directory,
                                                                Bytes size, StorageEngineKind kind);
-/// With an engine of the caller, for tests on known truth.
+/// The same with an engine of the caller, for tests with known times.
 [[nodiscard]] std::shared_ptr<StorageBench> make_storage_bench(
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open, Bytes size);
 /// The profile's description of the drive.

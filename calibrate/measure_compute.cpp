@@ -46,7 +46,7 @@ std::vector<float> read(Device& device, const std::byte* from, std::int64_t coun
   return values;
 }
 
-/// gemm. Weights are cold: sets that fill twice the largest cache, at least three, take turns.
+/// gemm. Weights are cold: at least three sets take turns, which fill twice the largest cache.
 class Matrices {
  public:
   Matrices(const Target& target, std::int64_t elements) : device_(target.device) {
@@ -84,7 +84,7 @@ class Matrices {
   }
 
  private:
-  /// The last number of the last row.
+  /// Verifies the last number of the last row.
   void verify(const MatrixShape& shape, std::int64_t tokens, const Buffer& input,
               const Buffer& output) {
     const std::int64_t element = device_.info().element.value;
@@ -154,12 +154,12 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
   return tables;
 }
 
-/// The project's kernels on stored keys, the same with keys and queries rotated on the way, or
-/// FlashInfer's on stored keys.
+/// The project's kernels on stored keys, the same with rotation of keys and queries, or
+/// FlashInfer's kernels on stored keys.
 enum class Kernels { plain, rotating, flashinfer };
 
-/// The three attentions: KV of one layer in random slots, more than the largest cache holds, so
-/// that each sample finds other tokens.
+/// KV of one layer in random slots, for the three attentions. It is larger than the largest cache,
+/// and each sample reads other tokens.
 class KvPool {
  public:
   KvPool(const Target& target, std::int64_t tokens)
@@ -175,7 +175,7 @@ class KvPool {
       fill_random(device_, *buffer, random);
     }
     const std::vector<std::int32_t> once = shuffled(tokens, random);
-    // After the end it begins again, so that every window of tokens is in one piece.
+    // The list is repeated once, so that every window of tokens is contiguous.
     std::vector<std::int32_t> places = once;
     places.insert(places.end(), once.begin(), once.end());
     slots_ = on_device<std::int32_t>(device_, places);
@@ -244,12 +244,12 @@ class KvPool {
   }
 
  private:
-  /// The last query's first head, by the definition.
+  /// Verifies the first head of the last query against the definition of attention.
   void verify(const Buffer& queries, const Buffer& output, std::int64_t query_rows,
               const std::vector<std::int64_t>& context_begin, bool rotates) {
     constexpr std::int64_t kLongestVerified = 16384;
     if (context_begin.back() - context_begin[context_begin.size() - 2] > kLongestVerified) {
-      return;  // the same kernel on fewer tokens was verified
+      return;  // the same kernel was verified on fewer tokens
     }
     const std::int64_t width = shape_.head_dim;
     const std::int64_t at =
@@ -306,7 +306,7 @@ class KvPool {
     return read(device_, packed.data(), tokens * shape_.head_dim);
   }
 
-  /// Numbers i and i + half turn together, by position x base^(-2i / width).
+  /// Rotates numbers i and i + half by position x base^(-2i / width).
   static void rotate(std::vector<float>& head, std::int64_t position) {
     const std::size_t half = head.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
@@ -334,7 +334,7 @@ class AttentionTables {
   explicit AttentionTables(const Target& target) : target_(target) {
     const DeviceInfo& info = target.device.info();
     row_bytes_ = 2 * target.model.kv_heads * target.model.head_dim * info.element.value;
-    // Half of the memory, for the longest contexts; at least twice the cache.
+    // The pool takes half of the memory, for the longest contexts, and at least twice the cache.
     pool_tokens_ = std::max(target.memory.value / 2, 2 * info.limits.cache.value) / row_bytes_;
     pool_tokens_ =
         std::min(pool_tokens_, std::max(longest(), 2 * info.limits.cache.value / row_bytes_));
@@ -349,7 +349,7 @@ class AttentionTables {
       tables.push_back(decode(kernels));
       tables.push_back(ragged(kernels));
     }
-    // After the project's own tables, which a simulation uses.
+    // FlashInfer's tables follow the project's own, because a simulation takes the first match.
     if (target_.device.has_attention(AttentionLibrary::flashinfer,
                                      {.query_heads = target_.model.attention_heads,
                                       .kv_heads = target_.model.kv_heads,
@@ -399,7 +399,7 @@ class AttentionTables {
       flops += pairs * attention_flops_per_pair_layer(target_.model);
       context += part[0] + part[1];
     }
-    // Tokens beyond the pool have no memory.
+    // Contexts longer than the pool have no memory.
     const std::int64_t needed = std::max(context, pool_tokens_) * row_bytes_;
     const double bytes = static_cast<double>(context * row_bytes_);
     return {
@@ -440,7 +440,7 @@ class AttentionTables {
                         std::vector<std::int64_t>{1, place.at[1] - 1});
       return self.cell(place.at, parts, kernels);
     };
-    // Contexts are closer here, because interpolation is least accurate.
+    // Contexts are closer to each other here, because interpolation is least accurate.
     for (const std::int64_t batch : batches) {
       for (const std::int64_t context :
            target_.full ? geometric(16, 131072, 2) : geometric(16, 8192, 2)) {
@@ -450,7 +450,7 @@ class AttentionTables {
     return planned;
   }
 
-  /// Batches as a server has them: most requests decode, some prefill, lengths lognormal.
+  /// Batches like a server's: most requests decode, some prefill, and lengths are lognormal.
   [[nodiscard]] PlannedTable ragged(Kernels kernels) const {
     PlannedTable planned = table(OperationId::ragged_attention, "mixed", kernels);
     planned.cell_at = [self = *this, kernels](const Place& place) {
@@ -575,7 +575,7 @@ class RowPlan {
     return tables_.back();
   }
 
-  /// How many bytes so many tokens read and write, and their sample.
+  /// Bytes that a number of tokens reads and writes, and the sample of them.
   struct Work {
     std::int64_t read = 0;
     std::int64_t written = 0;
@@ -624,7 +624,7 @@ class RowPlan {
     });
   }
 
-  /// One row, its first number by the definition.
+  /// Verifies the first number of one row against the definition.
   static void verify(Rows& rows, RowFunction function, std::int64_t width) {
     Device& device = rows.device();
     StreamTimer once(device);
@@ -702,7 +702,7 @@ class RowPlan {
     });
   }
 
-  /// Slots within what fits; the packed side takes turns.
+  /// Slots are those that fit in memory; the packed side takes turns.
   static Sample slot_sample(Rows& rows, std::int64_t tokens, std::int64_t row,
                             std::function<void(const RowWork&, Stream&)> queue) {
     const std::int64_t fit = rows.size().value / row;

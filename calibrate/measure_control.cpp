@@ -60,8 +60,8 @@ Sample allocations(std::int64_t items, std::uint64_t seed) {
   };
 }
 
-/// The host's part of an iteration of so many requests: each gets a slot for its next token, and
-/// the batch is written down for the device.
+/// Host work of an iteration: each request gets a slot for its next token, and the batch is written
+/// for the device.
 Sample scheduler_steps(std::int64_t requests, std::uint64_t seed) {
   constexpr std::int64_t kContext = 1000;
   constexpr std::int64_t kVocabulary = 32000;

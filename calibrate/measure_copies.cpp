@@ -18,8 +18,8 @@ enum class Way { to_device, to_host };
 
 const char* name_of(Way way) { return way == Way::to_device ? "to_device" : "to_host"; }
 
-/// Memory at both ends of the path, larger than the cache, and copies that take turns in it. Every
-/// sample marks the bytes to copy and finds the marks at the other end.
+/// Memory at both ends of the path, larger than the cache. Copies take turns in it. Every sample
+/// marks the bytes to copy and checks the marks at the other end.
 class CopyBench {
  public:
   CopyBench(Device& device, MemoryKind host_kind, std::int64_t bytes, std::uint64_t seed)
@@ -49,7 +49,7 @@ class CopyBench {
     device_.copy(to(way, at), from(way, at), Bytes(bytes), stream);
   }
 
-  /// Writes a number of its own at the beginning and the end of the i-th copy's source ...
+  /// Writes a new mark at the beginning and the end of the i-th copy's source.
   void mark(Way way, std::int64_t bytes, std::int64_t i, Stream& stream) {
     ++mark_;
     const std::int64_t at = place(way, bytes, i);
@@ -58,7 +58,7 @@ class CopyBench {
     }
     stream.synchronize();
   }
-  /// ... and throws if it did not arrive.
+  /// Throws if the mark did not arrive.
   void expect_mark(Way way, std::int64_t bytes, std::int64_t i, Stream& stream) {
     const std::int64_t at = place(way, bytes, i);
     std::array<std::uint64_t, 2> found{};
@@ -90,7 +90,7 @@ class CopyBench {
 Sample copy_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_t bytes) {
   auto timer = std::make_shared<StreamTimer>(bench->device());
   return [bench, way, bytes, timer, i = std::int64_t{0}]() mutable {
-    // The first of the sample's copies is the one that is verified.
+    // The sample's first copy is verified.
     bool marked = false;
     std::int64_t first = 0;
     const std::int64_t begin = i;
@@ -180,12 +180,12 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
           i = std::int64_t{0}]() mutable {
     Device& dev = bench->device();
     constexpr std::int64_t kCopies = 4;
-    // Long enough to outlast a slow wake-up of a thread.
+    // Enough doublings of the background to outlast a slow wake-up of a thread.
     constexpr int kTries = 16;
     constexpr double kQueueing = 5e-5;
     for (int attempt = 0; attempt < kTries; ++attempt) {
       bench->mark(way, bytes, i, *state->copies);
-      // Both start when the queues are full.
+      // Both streams start once their queues are filled.
       dev.busy(kQueueing, *state->other);
       dev.record(*state->other_begin, *state->other);
       dev.wait(*state->copies, *state->other_begin);
@@ -300,7 +300,7 @@ class CopyPlan {
       whole.cells.push_back(whole.cell_at({{bytes, 1}}));
     }
     if (kind == MemoryKind::pageable) {
-      return;  // KV that is moved in pieces lies in pinned memory
+      return;  // KV is moved in pieces only from and to pinned memory
     }
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& table =
@@ -316,7 +316,7 @@ class CopyPlan {
     }
   }
 
-  /// One of the sizes is the KV of the model's tokens.
+  /// Sizes of pieces, including a token's KV of one layer of the model.
   [[nodiscard]] std::vector<std::int64_t> piece_sizes() const {
     std::vector<std::int64_t> sizes = geometric(256, std::int64_t{2} << 20, target_.full ? 4 : 16);
     sizes.push_back(kv_bytes_per_token_layer(target_.model).value);
@@ -437,7 +437,7 @@ class CopyPlan {
     }
   }
 
-  /// Bytes of copies so small that their bytes take no time.
+  /// Bytes of a copy so small that its bytes take almost no time.
   static constexpr std::int64_t kSmall = 4096;
 
   void overheads() {
@@ -516,7 +516,7 @@ class CopyPlan {
     });
   }
 
-  /// Commands as a scheduler gives them: to threads that wait.
+  /// Times commands to waiting threads, as a scheduler gives them.
   void between_threads(const char* variant, const char* method, Bytes memory,
                        double Worker::Times::*time,
                        std::function<std::shared_ptr<Worker>(const ProcessorShares&)> make_worker) {

@@ -9,7 +9,7 @@
 namespace kvtier::calibrate {
 namespace {
 
-/// Requests, new tokens of each, past tokens of each.
+/// A step: its requests, and the new and past tokens of each.
 struct Step {
   std::int64_t requests;
   std::int64_t added;
@@ -55,7 +55,7 @@ class Server {
   }
 
  private:
-  /// A pass over all weights and little else.
+  /// A pass that reads all weights and does little else.
   static constexpr Step kFirst{.requests = 1, .added = 8, .past = 0};
 
   [[nodiscard]] std::shared_ptr<const DecoderBatch> batch_of(const Step& step) const {
@@ -98,7 +98,7 @@ class Server {
 
 }  // namespace
 
-/// Prefills of one request after pauses, right after such a prefill, and back to back. Decode
+/// Prefills of one request after a pause, right after another pass, and back to back. Decode
 /// iterations back to back.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
@@ -135,7 +135,8 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       prefills.push_back({1, added, past});
     }
   }
-  // Their time beyond that of back-to-back steps is about the same for all.
+  // Three steps suffice: their time beyond that of back-to-back steps is about the same for all
+  // sizes.
   const std::vector<Step> seconds{prefills[0], prefills[3], prefills[4]};
   std::vector<Step> decodes;
   for (const std::int64_t requests : {1, 4}) {

@@ -27,13 +27,13 @@ constexpr std::int64_t kRing = 128 * kMebibyte;
 constexpr std::int64_t kDepth = 128;
 /// Bytes that are compared at either end of each block read.
 constexpr std::size_t kCompared = 64;
-/// Blocks that are read, in per cent.
+/// All blocks, in per cent.
 constexpr int kPercent = 100;
 constexpr int kAllReads = kPercent;
 constexpr int kAllWrites = 0;
 
-/// Page-aligned memory of the host, in large pages if possible. A block is then one piece for the
-/// drive.
+/// Page-aligned memory of the host, in large pages if possible, so that a block is one piece for
+/// the drive.
 class Mapped {
  public:
   explicit Mapped(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
@@ -89,7 +89,7 @@ class StorageBench {
     return file_ == nullptr ? 0 : file_->merged_requests() - merged_at_begin_;
   }
 
-  /// Writes the whole file, once.
+  /// Writes the whole file once.
   void fill(const std::function<void()>& check = [] {}) {
     if (filled_) {
       return;
@@ -119,7 +119,8 @@ class StorageBench {
     std::int64_t submitted = 0;
     std::int64_t done = 0;
     std::vector<IoRequest> requests;
-    // The queue is less deep while it fills and empties. A flush and the moves count as a whole.
+    // The time counts from a full queue to its last full moment. With a flush or moves, the whole
+    // sample counts.
     const bool whole = flush || moved;
     KVTIER_ASSERT(whole || count > 2 * depth, "a sample has a part with a full queue");
     std::int64_t first = 0;
@@ -189,7 +190,7 @@ class StorageBench {
 
   [[nodiscard]] IoRequest request(IoKind kind, std::int64_t place, std::int64_t block,
                                   std::int64_t tag) const {
-    // Writes have the pattern, so that the file does not change.
+    // Writes repeat the pattern, so the file does not change.
     return {.kind = kind,
             .offset = place,
             .data = kind == IoKind::read ? ring(tag, block) : memory_.data() + place % kPattern,
@@ -267,7 +268,8 @@ class StoragePlan {
  private:
   PlannedTable& add(OperationId operation, std::string variant, std::string method) {
     PlannedTable planned{.rules = rules_of(target_)};
-    // Several samples of a few hundred blocks each; drives are noisier than processors.
+    // Time for several samples of a few hundred blocks each, because drives are noisier than
+    // processors.
     planned.rules.budget_seconds *= 2;
     planned.table = {.operation = operation,
                      .variant = std::move(variant),
@@ -281,8 +283,7 @@ class StoragePlan {
     return tables_.back();
   }
 
-  /// Adds a table whose samples begin after a pause. There is time for several samples, in many
-  /// visits.
+  /// Adds a table whose samples begin after a pause, with time for several samples in many visits.
   PlannedTable& add_after_pause(OperationId operation, std::string method) {
     PlannedTable& planned = add(operation, kAfterPause, std::move(method));
     planned.rules = rules_with_pauses(target_);
@@ -372,7 +373,7 @@ class StoragePlan {
 
   static constexpr std::int64_t kMoveBlock = kDriveRequestBytes;
 
-  /// Reads into the ring of registered memory, each block copied on to the device while later ones
+  /// Reads into a ring of registered memory. Each block is copied to the device while later blocks
   /// are read.
   void through_the_host() {
     PlannedTable& planned =
@@ -417,7 +418,7 @@ class StoragePlan {
     }
   }
 
-  /// KV of one request, from one place of the file to rows all over the device's memory.
+  /// A load of one request's KV, from one range of the file to rows all over the device's memory.
   class Load {
    public:
     Load(const Target& target, StorageBench& bench, std::int64_t bytes, CopyMethod method)
@@ -548,7 +549,7 @@ class StoragePlan {
                  stream = device.make_stream();
                }
                return [=, &device, turns = 4]() mutable {
-                 // The copies have to outlast the drive: they grow until they do.
+                 // The number of copies grows until they outlast the transfer of the drive.
                  constexpr int kTries = 12;
                  for (int attempt = 0; attempt < kTries; ++attempt) {
                    for (int turn = 0; turn < turns; ++turn) {

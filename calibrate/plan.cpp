@@ -41,7 +41,7 @@ bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
   return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
 }
 
-/// Whichever of them is the larger.
+/// Whether two cells contradict each other, whichever is larger.
 bool contradict(const ProfileCell& a, const ProfileCell& b) {
   return contradicts(a, b) || contradicts(b, a);
 }
@@ -117,11 +117,11 @@ class Run {
   struct Item {
     const PlannedTable* planned;
     const PlannedCell* cell;
-    /// In its table.
+    /// Index in its table.
     std::size_t number;
-    /// All visits so far.
+    /// The samples of all visits so far.
     Measured measured{};
-    /// Why nothing was measured, so far.
+    /// Reason why nothing has been measured so far.
     std::string why = kDisturbed;
   };
 
@@ -239,7 +239,8 @@ class Run {
               .parts = cell.parts};
   }
 
-  /// After the last visit: the cell, if it fits to the others, or the reason why not.
+  /// After the last visit, leaves out a cell without samples or with contradictions, and records
+  /// the reason.
   void finish(const Item& item) {
     ProfileTable& table = table_of(profile_, item.planned->table);
     const auto cell = std::ranges::find(table.cells, item.cell->at, &ProfileCell::at);

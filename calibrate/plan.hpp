@@ -10,8 +10,8 @@
 #include "calibrate/instrument.hpp"
 #include "hw/profile/profile.hpp"
 
-/// The cells that a calibration will measure, as a list that can be read, cut and resumed before
-/// anything runs.
+/// The cells that a calibration will measure: a list that can be read, shortened and resumed before
+/// it runs.
 namespace kvtier::calibrate {
 
 /// The place of a cell in a table.
@@ -23,7 +23,7 @@ struct Place {
 
 struct PlannedCell {
   std::vector<std::int64_t> at;
-  /// No sample can be shorter.
+  /// The shortest possible time of a sample.
   double limit_seconds = 0;
   /// Memory that it allocates.
   Bytes memory;
@@ -48,7 +48,7 @@ struct PlannedTable {
 };
 inline constexpr int kManyVisits = 4;
 
-/// A moment of a calibration, for a progress line.
+/// The state of a calibration, for a progress line.
 struct Progress {
   std::size_t done = 0;
   std::size_t all = 0;
@@ -60,11 +60,12 @@ struct Progress {
 
 struct RunOptions {
   Bytes memory;
-  /// Cells not measured by then are left out.
+  /// Time of the whole run. Cells not measured by then are left out.
   double seconds = 0;
-  /// A cell's samples are taken in so many visits. In the first, tables take turns, so that a run
-  /// out of time has the first cells of all tables. The others are in random order. So variations
-  /// of the machine are in every cell's spread and not in some cells' medians.
+  /// Number of visits in which a cell's samples are taken. In the first visit, tables take turns,
+  /// so that a run out of time has the first cells of all tables. Later visits are in random order.
+  /// Variations of the machine therefore widen every cell's spread instead of shifting some
+  /// medians.
   int visits = 1;
   std::uint64_t seed = 1;
   /// Called before each cell.

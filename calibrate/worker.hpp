@@ -9,17 +9,17 @@
 
 namespace kvtier::calibrate {
 
-/// A thread of the host that does one task for each order, as the threads of a server that compute
-/// and move KV do.
+/// A host thread that runs its task once for each order, like a server's threads that compute and
+/// move KV.
 class Worker {
  public:
-  /// `prepare` runs in the thread, on these processors, and returns the task.
+  /// `prepare` runs in the thread, on the given processors, and returns the task.
   Worker(Processors processors, std::function<std::function<void()>()> prepare);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
   struct Times {
-    /// Seconds from the order to the thread's begin, and to the notice of its end.
+    /// Seconds from the order to the beginning of the task, and to the notice of its end.
     double to_begin = 0;
     double to_end = 0;
   };
