@@ -28,7 +28,7 @@ inline std::vector<std::string> config_names(const std::string& kind) {
   return names;
 }
 
-/// With the preset that the file builds on below its own keys.
+/// The keys of a file, completed by the preset that it builds on.
 inline Json load_json(const std::string& kind, const std::string& name) {
   const std::filesystem::path path = config_folder(kind) / (name + ".json");
   Json json = parse_json_strictly(read_text_file(path), path.string());

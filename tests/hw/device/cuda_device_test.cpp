@@ -1,5 +1,5 @@
-/// The list of cases that every device has to pass, on a GPU, in both of its number formats, and on
-/// the second one where there is one.
+/// Cases that every device has to pass, on a GPU in both of its number formats, and on a second GPU
+/// if there is one.
 
 #include <map>
 #include <set>
@@ -16,7 +16,7 @@
 namespace kvtier {
 namespace {
 
-/// One device for all tests, or why there is none.
+/// One device for all tests, or the reason for its absence.
 struct Opened {
   explicit Opened(const DeviceName& name) {
     try {
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
       return (half ? "Float16On" : "Bfloat16On") + std::to_string(one.param.index);
     });
 
-TEST_P(CudaChecks, SaysWhichNumbersItUses) {
+TEST_P(CudaChecks, ReportsItsElementType) {
   EXPECT_EQ(device().info().element_type, GetParam().element);
   EXPECT_EQ(device().info().element, Bytes(2));
 }
@@ -80,7 +80,7 @@ TEST_P(CudaChecks, AttentionTakesKeysAndValuesOf8Bits) {
   }
 }
 
-TEST_P(CudaChecks, RowFunctionsAreRightToTheLastPlaces) {
+TEST_P(CudaChecks, RowFunctionsStayWithinTheErrorBound) {
   for (const auto& [name, error] : row_errors(device())) {
     EXPECT_LE(error, 1) << name;
   }
@@ -92,7 +92,7 @@ TEST_P(CudaChecks, DecoderAgreesWithPlainLoopsInDouble) {
   }
 }
 
-TEST_P(CudaChecks, RandomNumbersAreThoseOfTheirPlaces) {
+TEST_P(CudaChecks, RandomNumbersDependOnSeedAndIndexOnly) {
   EXPECT_LE(fill_error(device()), rounding(device()));
 }
 

@@ -21,13 +21,14 @@ struct ReferenceKv {
   void append(std::int64_t layer, const std::vector<float>& row);
 };
 
-/// A decoder in plain loops and double, with another's weights as its device holds them.
+/// A decoder in plain loops and double, with the weights of another decoder as its device holds
+/// them.
 class ReferenceDecoder {
  public:
   explicit ReferenceDecoder(const Decoder& decoder);
 
-  /// Logits behind the last of `tokens`, which follow on `kv` and are added to it. `sparsity` gets
-  /// each layer's share of scores under 1 % of their row's largest.
+  /// Logits after the last of `tokens`, which continue `kv` and are added to it. `sparsity` gets
+  /// each layer's share of scores below 1 % of the largest of their row.
   [[nodiscard]] std::vector<double> logits(const std::vector<std::int32_t>& tokens, ReferenceKv& kv,
                                            std::vector<double>* sparsity = nullptr) const;
 

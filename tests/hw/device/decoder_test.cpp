@@ -1,5 +1,5 @@
-/// The decoder on the host, held to plain loops in double, and to itself: what is cut, moved or
-/// reused gives what it has to give.
+/// The decoder on the host, compared with plain loops in double, and with itself after KV was cut,
+/// moved or reused.
 
 #include "hw/device/decoder.hpp"
 
@@ -98,7 +98,7 @@ class Model {
     return elements_from(device(), pool.row(layer, slot),
                          static_cast<std::size_t>(pool.row_bytes() / device().info().element));
   }
-  /// No slot holds numbers.
+  /// Makes every slot hold no numbers.
   void forget() {
     std::fill_n(reinterpret_cast<float*>(pool.layer(0)),
                 decoder.shape().layers * pool.layer_bytes() / Bytes(4), NAN);
@@ -175,7 +175,7 @@ TEST_P(DecoderShapes, ActivationsStayNearOne) {
   EXPECT_LT(squares, 2);
 }
 
-TEST(Decoder, PrefillInPartsIsPrefillAtOnce) {
+TEST(Decoder, PrefillInPartsEqualsPrefillAtOnce) {
   const Ids ids = random_ids(67, 3);
   const Ids slots = part(random_slots(4), 0, 67);
   for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
@@ -191,7 +191,7 @@ TEST(Decoder, PrefillInPartsIsPrefillAtOnce) {
   }
 }
 
-TEST(Decoder, ABatchIsItsRequestsAlone) {
+TEST(Decoder, GivesABatchTheResultsOfItsRequestsAlone) {
   const Ids slots = random_slots(6);
   const std::vector<std::pair<std::size_t, std::size_t>> new_and_past{
       {1, 20}, {17, 0}, {0, 9}, {5, 33}, {1, 0}};
@@ -218,15 +218,15 @@ TEST(Decoder, ABatchIsItsRequestsAlone) {
   EXPECT_LT(difference(found, expected), kTight);
 }
 
-TEST(Decoder, SlotsMayBeAnyToTheBit) {
+TEST(Decoder, GivesTheSameBitsForAnySlots) {
   const Ids ids = random_ids(67, 3);
   Model model(KeyPositions::decoupled);
   const std::vector<float> first = model.run(ids, part(random_slots(4), 0, 67));
   EXPECT_EQ(model.run(ids, part(random_slots(5), 100, 167)), first);
 }
 
-// The KV goes to the host and comes back to other slots, as a tier does it.
-TEST(Decoder, KvThatWasMovedIsReusedToTheBit) {
+// KV is copied to the host and back to other slots, as a tier does.
+TEST(Decoder, GivesTheSameBitsAfterKvWasMoved) {
   const Ids ids = random_ids(60, 3);
   const Ids more = random_ids(9, 4);
   Ids slots = part(random_slots(4), 0, 69);
@@ -246,13 +246,14 @@ TEST(Decoder, KvThatWasMovedIsReusedToTheBit) {
                                   saved[i]);
   }
   EXPECT_EQ(model.run(more, others), expected);
-  // And what a computation from the start gives.
+  // The result also equals a computation from the start.
   Ids all = ids;
   all.insert(all.end(), more.begin(), more.end());
   EXPECT_LT(difference(model.run(all, slots), expected), kTight);
 }
 
-// Tokens in front were dropped; they come back as a request of their own, beside the new prompt.
+// The oldest tokens were dropped. A separate request recomputes them in the batch of the new
+// prompt.
 TEST(Decoder, RecomputesADroppedHeadInTheSameBatch) {
   const Ids ids = random_ids(60, 3);
   const Ids slots = part(random_slots(4), 0, 60);
@@ -311,8 +312,9 @@ TEST(Decoder, ACutLeavesDecoupledKvValidAndEmbeddedKvInvalid) {
   EXPECT_LT(difference(decoupled.run(cut.ids, part(cut.slots, 0, cut.ids.size())), whole), kTight);
 }
 
-// Embedded positions would need every stored key turned back after a cut, by the tokens that were
-// cut. RoPE by p and then by -d is RoPE by p - d; the decoupled pool has the keys to start from.
+// With embedded positions, a cut requires that every stored key is rotated back by the number of
+// cut tokens. RoPE by p and then by -d is RoPE by p - d; the decoupled pool has the keys to start
+// from.
 TEST(Decoder, ReEmbeddedKeysAreThoseOfDecoupledPositions) {
   const Cut cut;
   Model decoupled(KeyPositions::decoupled);
@@ -354,7 +356,7 @@ TEST(Decoder, PassesTheChecksOfEveryDevice) {
   }
 }
 
-TEST(Decoder, HooksStandBetweenLayers) {
+TEST(Decoder, CallsHooksBetweenLayers) {
   Model model(KeyPositions::decoupled);
   DecoderBatch batch;
   batch.add(random_ids(4, 1), part(random_slots(1), 0, 4));

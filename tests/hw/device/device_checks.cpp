@@ -23,7 +23,7 @@ float value_of_float8(std::uint8_t code) {
   return static_cast<float>(code < 128 ? value : -value);
 }
 
-/// The nearest one, or 0x7f where `x` is no number.
+/// The nearest e4m3 number, or 0x7f if `x` is no number.
 std::uint8_t float8_of(float x) {
   constexpr std::uint8_t kNone = 0x7f;
   static const std::vector<float> values = [] {
@@ -48,7 +48,8 @@ std::uint8_t float8_of(float x) {
 /// How far attention of one request may be off, for each number of its output.
 class AttentionBound {
  public:
-  /// With `rotates` the device turns keys and queries itself. Those given are turned already.
+  /// With `rotates`, the device rotates keys and queries itself. The given ones are rotated
+  /// already.
   AttentionBound(const Device& device, bool rotates, const std::vector<double>& q,
                  const std::vector<double>& k, const std::vector<double>& v,
                  const kernels::AttentionShape& shape, const std::vector<double>& expected)
@@ -241,7 +242,7 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
   const auto tokens = static_cast<std::size_t>(context_begin.back());
   const auto queried = static_cast<std::size_t>(query_begin.back());
 
-  // Twice as many slots as tokens; those of no context hold no numbers.
+  // Twice as many slots as tokens; slots outside of contexts hold no numbers.
   const std::size_t pool = 2 * tokens + 1;
   std::vector<std::int32_t> places(pool);
   std::iota(places.begin(), places.end(), 0);
@@ -633,7 +634,7 @@ std::string moved_pieces_differ(Device& device) {
     if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
       return method == CopyMethod::engine ? "engine" : "kernel";
     }
-    // Rows that lie in different distances on each side.
+    // Rows at different distances on each side.
     constexpr std::int64_t kRows = 50;
     constexpr std::int64_t kRow = 48;
     constexpr std::int64_t kPitch = 1000;
@@ -687,7 +688,7 @@ std::string streams_lose_order(Device& device) {
   const auto loads = device.make_stream();
   const auto computes = device.make_stream();
   const auto saves = device.make_stream();
-  // A thread each, as a server has; work is queued in turns.
+  // Each stream has a thread, as in a server; the threads queue work in turns.
   const auto in_thread = [](const auto& work) {
     return std::async(std::launch::async, work).get();
   };

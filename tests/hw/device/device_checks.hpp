@@ -15,7 +15,8 @@ namespace kvtier {
 /// Entries of a fixed sequence in [-1, 1).
 [[nodiscard]] std::vector<float> random_values(std::size_t count, unsigned seed);
 
-/// Memory of a device with these numbers in its element, and back; and with these bytes.
+/// Memory of a device with these numbers as its elements, the numbers of such memory, and memory
+/// with these bytes.
 [[nodiscard]] Buffer elements_on(Device& device, const std::vector<float>& values);
 [[nodiscard]] std::vector<float> elements_from(Device& device, const void* from, std::size_t count);
 template <class T>
@@ -38,7 +39,8 @@ template <class T>
 
 /// The relative error of rounding to the device's element: 2^-24, 2^-8 (bfloat16), 2^-11 (float16).
 [[nodiscard]] double rounding(const Device& device);
-/// And the absolute one near zero: half of the smallest number of float16, of a normal float.
+/// The absolute error of rounding near zero: half of the smallest float16, or of the smallest
+/// normal float.
 [[nodiscard]] double rounding_at_zero(const Device& device);
 
 struct AttentionCase {
@@ -60,28 +62,28 @@ struct AttentionCase {
 /// Mistakes that a check of attention must detect.
 enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 
-/// The largest error of one number. Slots are random; what belongs to no context, and the output
-/// before the call, is not a number.
+/// The largest error of one number. Slots are random. Slots outside of contexts, and the output
+/// before the call, hold no numbers.
 [[nodiscard]] double attention_error(Device& device, const AttentionCase& c,
                                      Mistake mistake = Mistake::none);
 
 /// The largest error of each row function and of rotations, by name.
 [[nodiscard]] std::vector<std::pair<std::string, double>> row_errors(Device& device);
 
-/// The largest error of a filled array, and of the element behind it, which keeps its value.
+/// The largest error of a filled array, and of the element after it, which keeps its value.
 [[nodiscard]] double fill_error(Device& device);
 
 /// Gathers, scatters and folds rows with and without slots and strides, and compares all bytes.
-/// Returns what differs, or nothing.
+/// Returns a description of the difference, or an empty text.
 [[nodiscard]] std::string moved_rows_differ(Device& device);
 
 /// The same for pieces of any size and alignment and for rows at any distances, between the device
 /// and pinned memory, moved either way by either method.
 [[nodiscard]] std::string moved_pieces_differ(Device& device);
 
-/// Layers are loaded on one stream by one thread and read on another stream by another thread, each
-/// behind an event, with the next loads over what was read behind events, too. Returns what is
-/// wrong, or nothing.
+/// One thread loads layers on one stream, and another thread reads them on another stream. Events
+/// order each read after its load, and each next load after the read. Returns a description of the
+/// error, or an empty text.
 [[nodiscard]] std::string streams_lose_order(Device& device);
 
 }  // namespace kvtier

@@ -9,7 +9,7 @@
 
 namespace kvtier::test {
 
-/// Another device, which does everything; for devices that do something otherwise.
+/// Forwards all calls to another device. Subclasses change some of them.
 class ForwardingDevice : public Device {
  public:
   explicit ForwardingDevice(Device& host) : host_(host) {}

@@ -236,7 +236,7 @@ TEST_F(CpuDevice, RefusesKeysAndValuesOf8Bits) {
   }
 }
 
-TEST_F(CpuDevice, HasItsOwnAttentionAlone) {
+TEST_F(CpuDevice, HasOnlyItsOwnAttention) {
   const kernels::PagedAttentionShape shape{.query_heads = 1, .kv_heads = 1, .head_dim = 64};
   EXPECT_TRUE(device_->has_attention(AttentionLibrary::own, shape));
   EXPECT_FALSE(device_->has_attention(AttentionLibrary::flashinfer, shape));
@@ -296,7 +296,7 @@ TEST_F(CpuDevice, AppliesRowFunctionsToEveryRow) {
   EXPECT_EQ(output.as<std::int32_t>()[1], 1);
 }
 
-// At least as long as the loop, and no longer than the clock says that the whole took.
+// The time is at least the loop's and at most the elapsed time.
 TEST_F(CpuDevice, EventsMeasureABusyLoop) {
   const auto begin = device_->make_event();
   const auto end = device_->make_event();
@@ -322,8 +322,8 @@ TEST_F(CpuDevice, AStreamWaitsForAnEventOfAnother) {
   EXPECT_GE(device_->seconds_between(*reached, *done), 0);
 }
 
-// Each turn waits for the other stream's; recordings of later turns are not waited for.
-TEST_F(CpuDevice, AWaitIsForTheRecordingBeforeIt) {
+// Each turn waits for the other stream's turn, but not for recordings of later turns.
+TEST_F(CpuDevice, WaitsForTheRecordingBeforeTheWait) {
   const auto other = device_->make_stream();
   const auto there = device_->make_event();
   const auto back = device_->make_event();

@@ -65,7 +65,7 @@ TEST(OpenDevice, RefusesALibraryThatIsNoModule) {
   EXPECT_EQ(failure(libc, 0), libc + ": is no device module of this kvtier; build both together");
 }
 
-// cudaGetDeviceCount answers with an error where there is no driver and leaves its argument alone.
+// Without a driver, cudaGetDeviceCount returns an error and leaves its argument unchanged.
 TEST(OpenDevice, ReportsTheMissingDriver) {
   if (!std::filesystem::exists(cuda_module_path())) {
     GTEST_SKIP() << "built without CUDA";

@@ -48,7 +48,7 @@ std::string failure(const Call& call) {
   }
 }
 
-/// A folder on a drive, or a skip where the tests' folder is in memory.
+/// A folder on a drive. Skips the test if the tests' folder is in memory.
 class Storage : public testing::TestWithParam<StorageEngineKind> {
  protected:
   void SetUp() override {
@@ -107,7 +107,7 @@ TEST_P(Storage, ReadsBackItsWrites) {
   EXPECT_EQ(std::memcmp(memory_.at(0), memory_.at(8 * kBlock), 8 * kBlock), 0);
 }
 
-TEST_P(Storage, WaitsForAtLeastOne) {
+TEST_P(Storage, WaitsForAtLeastOneCompletion) {
   const IoRequest requests[] = {
       {.kind = IoKind::write, .data = memory_.at(0), .bytes = Bytes(kBlock), .tag = 3},
       {.kind = IoKind::write,
@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, Storage,
                            return engine.param == StorageEngineKind::uring ? "Uring" : "Threads";
                          });
 
-TEST(StorageEngine, TakesPollingOnlyWhereATestRequestWorks) {
+TEST(StorageEngine, UsesPollingOnlyIfATestRequestWorks) {
   try {
     const ScratchFile file(testing::TempDir(), kFile);
     const Memory memory(kBlock);
@@ -175,7 +175,7 @@ TEST(StorageEngine, TakesPollingOnlyWhereATestRequestWorks) {
   }
 }
 
-TEST(StorageEngine, NamesWhyThereIsNoRing) {
+TEST(StorageEngine, NamesTheReasonForMissingIoUring) {
   const Memory memory(kBlock);
   const StorageOptions options{.memory = memory.span()};
   EXPECT_EQ(open_storage_engine(-1, {.kind = StorageEngineKind::threads})->name(),

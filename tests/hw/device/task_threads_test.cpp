@@ -55,7 +55,7 @@ TEST(TaskThreads, DrainRethrowsTheFirstExceptionOnce) {
   EXPECT_NO_THROW(threads.drain());
 }
 
-TEST(TaskThreads, RunsTheTasksThatWaitBeforeItEnds) {
+TEST(TaskThreads, RunsWaitingTasksBeforeItEnds) {
   int ran = 0;
   {
     TaskThreads threads;
@@ -65,7 +65,7 @@ TEST(TaskThreads, RunsTheTasksThatWaitBeforeItEnds) {
   EXPECT_EQ(ran, 2);
 }
 
-TEST(TaskThreads, LeavesOutTasksOnceAbandoned) {
+TEST(TaskThreads, DropsTasksOnceAbandoned) {
   bool ran = false;
   // The task may use them until `threads` has ended.
   std::promise<void> begun;

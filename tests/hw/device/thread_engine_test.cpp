@@ -1,4 +1,4 @@
-/// The engine of threads over calls that fail in every way a drive can.
+/// The thread engine over system calls that fail in every way a drive can.
 
 #include <array>
 #include <atomic>
@@ -63,7 +63,7 @@ IoRequest request(IoKind kind, std::int64_t offset = 0) {
 }
 
 // 16 bytes in parts of 10, 5 and 1: three calls, each at the place where the last one ended.
-TEST(ThreadEngine, ContinuesAfterAPart) {
+TEST(ThreadEngine, ContinuesPartialTransfers) {
   std::vector<std::int64_t> offsets;
   const auto engine = engine_with([&](std::int64_t bytes, std::int64_t offset) {
     offsets.push_back(offset);
@@ -88,7 +88,7 @@ TEST(ThreadEngine, TriesAgainAfterASignal) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(ThreadEngine, ReportsAFullDriveOnceAllHasEnded) {
+TEST(ThreadEngine, ReportsAFullDriveOnceAllRequestsHaveEnded) {
   const auto engine = engine_with([](std::int64_t bytes, std::int64_t offset) {
     return offset == 32 ? fails_with(ENOSPC) : bytes;
   });

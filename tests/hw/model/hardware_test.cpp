@@ -106,7 +106,7 @@ TEST(HardwareFiles, TheBoxOfEightH100CostsWhatItsInstanceDoes) {
 }
 
 // 10.9 $ over 35,064 hours are 0.00031 $/h, a twenty-eighth of the paper's 0.0088.
-TEST(HardwareFiles, MemoryIsBoughtAtAFractionOfWhatThePaperPaidByTheHour) {
+TEST(HardwareFiles, BoughtMemoryCostsAFractionOfThePapersHourlyPrice) {
   const double paper = load_hardware().dram->price.value;
   for (const char* name : {"h100-80g", "h100-8x", "h200", "l40s"}) {
     const auto hardware = load_hardware(name);
@@ -165,7 +165,7 @@ TEST(HardwareConfig, NamesTheTwoWaysOfEachLink) {
   EXPECT_EQ(hardware.ssd->bandwidth.both, BytesPerSecond(6e9));
 }
 
-TEST(HardwareConfig, SharesBesideOtherWorkAreAllOfItUnlessSaid) {
+TEST(HardwareConfig, SharesBesideOtherWorkDefaultToOne) {
   Json json = a100_json();
   const auto plain = test::read_config_json<HardwareConfig>(json);
   EXPECT_EQ(plain.links.pcie.beside_compute, HostLinkShares());
@@ -185,7 +185,7 @@ TEST(HardwareConfig, SharesBesideOtherWorkAreAllOfItUnlessSaid) {
   EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(less)), less);
 }
 
-TEST(HardwareConfig, RefusesSharesThatAreNone) {
+TEST(HardwareConfig, RefusesInvalidShares) {
   Json json = a100_json();
   json["links"]["pcie"]["beside_compute"] = Json{{"to_device", 0}, {"to_host", 1.5}};
   json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", -0.5}, {"write", "half"}};
@@ -363,7 +363,7 @@ TEST(HardwareConfig, RefusesMachinesTooSlowToSimulate) {
                    "\"10B/s\""}));
 }
 
-TEST(HardwareConfig, TakesThePurchaseOfAPartForAPriceByTheHour) {
+TEST(HardwareConfig, ConvertsPurchasePricesToHourlyPrices) {
   Json json = a100_json();
   json["gpu"]["price"] = "35064$ over 4y";
   json["dram"]["price"] = "10$/GiB over 4y";
@@ -374,7 +374,7 @@ TEST(HardwareConfig, TakesThePurchaseOfAPartForAPriceByTheHour) {
   EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(hardware)), hardware);
 }
 
-TEST(HardwareConfig, KvHasTheHostMemoryBandwidthThatOtherJobsLeave) {
+TEST(HardwareConfig, KvHasTheHostMemoryBandwidthThatOtherProgramsLeave) {
   HardwareConfig hardware = load_hardware();
   EXPECT_EQ(dram_bandwidth_left(hardware), std::nullopt) << "its bandwidth is never the limit";
   hardware.dram->bandwidth = BytesPerSecond(5e9);
@@ -394,7 +394,7 @@ TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
                                     "slower than one way alone (64GB/s)"});
 }
 
-TEST(HardwareConfig, NeedsALinkBetweenSeveralGpusOnly) {
+TEST(HardwareConfig, NeedsAGpuLinkOnlyForSeveralGpus) {
   HardwareConfig hardware = load_hardware();
   hardware.links.gpu = {};
   Problems problems;
@@ -429,7 +429,7 @@ TEST(KvCapacity, IsTheMemoryBesideTheWeights) {
   EXPECT_EQ(kv_capacity(model, with_gpus(load_hardware(), 2)), Bytes(145'767'792'640));
 }
 
-TEST(KvCapacity, IsZeroWhereTheWeightsDoNotFit) {
+TEST(KvCapacity, IsZeroIfTheWeightsDoNotFit) {
   EXPECT_EQ(kv_capacity(load_model("llama-65b"), with_gpus(load_hardware(), 1)), Bytes(0));
 }
 

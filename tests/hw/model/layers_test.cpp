@@ -455,7 +455,7 @@ TEST(HuggingFaceFamilies, GptOss) {
   EXPECT_EQ(model, preset("gpt-oss-20b", model));
 }
 
-TEST(HuggingFaceFamilies, Gemma3LeavesMuchToItsClass) {
+TEST(HuggingFaceFamilies, Gemma3TakesTheDefaultsOfItsClass) {
   const ModelConfig model = from_json(R"({"model_type": "gemma3", "torch_dtype": "bfloat16",
     "text_config": {"model_type": "gemma3_text", "head_dim": 128, "hidden_size": 5376,
     "intermediate_size": 21504, "num_attention_heads": 32, "num_hidden_layers": 62,
@@ -575,7 +575,7 @@ TEST(HuggingFaceQuantization, GivesTheFormatOfEachMatrix) {
 
 TEST(HuggingFaceQuantization, LeavesOutLayersThatTheListsName) {
   using enum NumberFormat;
-  // The attention of an image encoder and of layers for drafts says nothing.
+  // The attention of an image encoder and of draft layers is ignored.
   EXPECT_EQ(quantized(R"({"quant_method": "fp8", "ignore":
       ["vision_tower.encoder.layers.0.self_attn.k_proj", "mtp.layers.0.self_attn.q_proj"]})"),
             (PrecisionConfig{.attention = fp8, .mlp = fp8, .experts = fp8}));
@@ -624,7 +624,7 @@ TEST(HuggingFaceQuantization, RefusesMethodsItDoesNotKnow) {
                   "int or float, got {\"num_bits\":4}"});
 }
 
-TEST(HuggingFaceFamilies, RefuseAnIntervalThatIsNone) {
+TEST(HuggingFaceFamilies, RefuseAnInvalidInterval) {
   for (const char* interval : {"\"6\"", "-1", "0"}) {
     try {
       static_cast<void>(from_json((R"({"model_type": "gemma3_text", "torch_dtype": "bfloat16",
@@ -643,7 +643,7 @@ TEST(HuggingFaceFamilies, RefuseAnIntervalThatIsNone) {
   }
 }
 
-TEST(HuggingFaceFamilies, NameAllThatIsMissing) {
+TEST(HuggingFaceFamilies, NameAllMissingKeys) {
   try {
     static_cast<void>(from_json(R"({"model_type": "deepseek_v3", "hidden_size": 7168,
       "intermediate_size": 18432, "max_position_embeddings": 163840, "n_routed_experts": 256,

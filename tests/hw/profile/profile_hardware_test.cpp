@@ -38,7 +38,7 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   add_table(profile, copy_duplex, "to_host", {cell({4000}, 2)});
   add_table(profile, copy_duplex, "to_device_of_both", {cell({4000}, 2)});
   add_table(profile, copy_duplex, "to_host_of_both", {cell({6000}, 2)});
-  // copy_h2d is not asked where copy_duplex is there.
+  // copy_h2d is not used if copy_duplex was measured.
   add_table(profile, copy_h2d, "pinned", {cell({9000, 1}, 1)});
   add_table(profile, call_overhead, "event", {cell({}, 3e-6)});
   // A block of 100 B every 0.01 s with 4 in flight; of writes the sustained rate counts.
@@ -81,15 +81,15 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
   add_table(profile, copy_h2d, "pinned",
             {cell({100, 10}, 0.3), cell({400, 10}, 0.1), cell({1000, 10}, 0.05)});
   add_table(profile, copy_d2h, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
-  // A GPU does not reach pageable memory by itself.
+  // A GPU cannot access pageable memory.
   add_table(profile, copy_h2d, "pageable", {cell({100, 10}, 1e-6)});
   const auto link = [&](std::int64_t piece) {
     return measured_hardware(profile, Bytes(piece))["links"]["pcie"];
   };
   EXPECT_EQ(link(10), Json::parse(R"({"to_device": "1kB/s", "to_host": "2kB/s", "both":
                                       "2250B/s", "of": "gpu"})"));
-  // Twice 10 is half of the way to 40; below and above all, the nearest. Never more than whole
-  // copies attain.
+  // In logarithms, 20 is half way from 10 to 40. Beyond the measured sizes the nearest counts.
+  // Rates never exceed those of whole copies.
   EXPECT_EQ(link(20)["to_device"], "2kB/s");
   EXPECT_EQ(link(40)["to_device"], "4kB/s");
   EXPECT_EQ(link(1)["to_device"], "1kB/s");
@@ -115,7 +115,7 @@ TEST(FastestCopies, AreOfThePiecesNearestInSize) {
   EXPECT_EQ(fastest_copies(profile, copy_d2h, Bytes(10)), kCopyEngine);
 }
 
-TEST(MeasuredHardware, TakesLatenciesAndOverheadsOfThoseWhoWaited) {
+TEST(MeasuredHardware, TakesLatenciesAndOverheadsFromWaitingThreads) {
   Profile profile = tiny_profile();
   using enum OperationId;
   add_table(profile, copy_h2d, "pinned", {cell({9000, 1}, 1)});
@@ -150,7 +150,7 @@ TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
   // Tables of one size, or none.
   profile.tables.back().cells.back() = cell({300, 1}, 1);
   EXPECT_FALSE(bandwidth().contains("one_request"));
-  // Never faster than many.
+  // One request is never faster than many.
   for (const double seconds : {0.501, 0.4}) {
     profile.tables.back().cells.back() = cell({400, 1}, seconds);
     EXPECT_EQ(bandwidth()["one_request"]["write"], "40kB/s");
@@ -181,7 +181,7 @@ TEST(MeasuredHardware, TakesOneLoadFromTheSmallestAndTheLargestAfterAPause) {
   EXPECT_FALSE(bandwidth().contains("one_load"));
 }
 
-TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
+TEST(MeasuredHardware, TakesTheShareOfADriveThatCopiesLeave) {
   Profile profile = tiny_profile();
   using enum OperationId;
   constexpr std::int64_t kBlock = kDriveRequestBytes;
@@ -198,21 +198,21 @@ TEST(MeasuredHardware, TakesWhatIsLeftOfADriveBesideCopies) {
   EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4})"));
   add_table(profile, drive_beside_copies, "write", {cell({16 * kBlock}, 0.096)});
   EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4, "write": 1.0})"));
-  // Never more than all of it.
+  // A share is at most 1.
   profile.tables.back().cells = {cell({16 * kBlock}, 0.08)};
   EXPECT_EQ(shares()["write"], 1.0);
   profile.tables.back().cells = {cell({16 * kBlock}, 0.288)};
   EXPECT_EQ(shares()["write"], 0.333);
 }
 
-TEST(MeasuredHardware, SaysNothingOfADriveWhoseBlockWasNotMeasuredAlone) {
+TEST(MeasuredHardware, GivesNoShareOfADriveWhoseBlockWasNotMeasuredAlone) {
   Profile profile = tiny_profile();
   add_table(profile, OperationId::drive_read, "random", {cell({4096, 1}, 0.001)});
   add_table(profile, OperationId::drive_beside_copies, "read", {cell({1 << 24}, 1)});
   EXPECT_FALSE(measured_hardware(profile)["ssd"]["bandwidth"].contains("beside_copies"));
 }
 
-TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
+TEST(MeasuredHardware, TakesTheShareOfTheHostLinkThatComputingLeaves) {
   Profile profile = tiny_profile();
   using enum OperationId;
   const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
@@ -223,7 +223,8 @@ TEST(MeasuredHardware, TakesWhatComputingLeavesOfTheHostLink) {
   add_table(profile, copy_h2d, "pinned",
             {cell({1000, 1}, 1), cell({1000, 10}, 9), cell({2000, 1}, 2), cell({3000, 1}, 2.7)});
   EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.8})"));
-  // copy_h2d is not asked where copy_duplex is there. Of two the lower; never more than all of it.
+  // copy_h2d is not used if copy_duplex was measured. The lower of two shares counts, and a share
+  // is at most 1.
   add_table(profile, copy_duplex, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
   add_table(profile, copy_duplex, "to_host", {cell({1000}, 1)});
   add_table(profile, copy_beside_compute, "to_host", {cell({1000}, 0.9)});

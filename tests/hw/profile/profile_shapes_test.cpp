@@ -72,7 +72,7 @@ TEST(MatrixShapes, AGapIsFilledFromItsNeighbours) {
   EXPECT_NEAR(shaped->table.cells[0].median_seconds, 1e-9 * 512 * 512, 1e-12);
 }
 
-TEST(MatrixShapes, OfAFormatWithoutATableAreNotKnown) {
+TEST(MatrixShapes, AreUnknownForAFormatWithoutATable) {
   const Profile profile = profile_of({matrices({256, 512})});
   EXPECT_FALSE(interpolate_matrix(profile, 256, 256, DataType::fp8));
 }
@@ -160,7 +160,7 @@ TEST(CellGrids, KeepTheCellsOfATable) {
   }
 }
 
-TEST(CellGrids, OfTheWrongSizeAreRefused) {
+TEST(CellGrids, AreRefusedIfTheirSizeIsWrong) {
   const auto problem = [](const char* grid) {
     const std::string text = std::string(R"({"format": "kvtier.profile/2", "name": "p",
       "provenance": {"date": "d", "command": "c", "libraries": {}},
@@ -209,7 +209,7 @@ TEST(ShapedTiming, UsesGridsAndMeasuredAllReduces) {
   EXPECT_LT(timing.prefill(std::span(&part, 1)).layer, duration_from_seconds(2.5));
 }
 
-/// The profile has matrices in bf16 alone.
+/// The profile has matrices in bf16 only.
 TEST(ShapedTiming, NamesTheFormatsThatTheRooflineStandsInFor) {
   ModelConfig model = test::load_model("llama3-8b");
   model.precision.mlp = NumberFormat::fp8;

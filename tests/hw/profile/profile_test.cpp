@@ -62,7 +62,7 @@ TEST(ProfileFile, HasOneLineForEachCell) {
   EXPECT_NE(text.find("\n        {\"at\":[1],\"p25_seconds\":"), std::string::npos) << text;
 }
 
-TEST(ProfileFile, OfAnotherVersionIsRefusedForThatAlone) {
+TEST(ProfileFile, ReportsOnlyTheVersionIfItDiffers) {
   EXPECT_EQ(problems_after([](Json& json) {
               json["format"] = "kvtier.profile/3";
               json["cells"] = 1;
@@ -71,7 +71,7 @@ TEST(ProfileFile, OfAnotherVersionIsRefusedForThatAlone) {
                   "measure again, or use the release that wrote it"});
 }
 
-TEST(ProfileFile, WithOldNamesOfOperationsIsRefusedWithTheNewOnes) {
+TEST(ProfileFile, RefusesOldNamesOfOperationsAndGivesTheNewOnes) {
   EXPECT_EQ(problems_after([](Json& json) {
               json["format"] = "kvtier.profile/1";
               json["tables"] = {{{"operation", "G1"}},
@@ -99,7 +99,7 @@ TEST(ProfileFile, ReportsEveryBadValueAtOnce) {
                    "p.json: /tables/0/cels: unknown key (did you mean \"cells\"?)"}));
 }
 
-TEST(ProfileFile, RefusesWhatIsNotTheOperations) {
+TEST(ProfileFile, RefusesAxesShapesAndVariantsOfOtherOperations) {
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["axes"] = Json::array({"batch"}); }),
             Lines{"p.json: /tables/0/axes: the axes of gemm are [tokens], got [batch]"});
   EXPECT_EQ(

@@ -78,7 +78,7 @@ TEST(ProfileIteration, AddsTheAttentionOfRunningRequestsToThatOfThePrompts) {
   EXPECT_EQ(timing.iteration(parts, 0, 0_tokens).total, timing.prefill(parts).total);
 }
 
-TEST(ProfilePrefill, SaysWhereItLeavesTheGrid) {
+TEST(ProfilePrefill, MarksTimesBeyondTheGrid) {
   const ProfileTiming timing = timing_of(tiny_profile());
   EXPECT_TRUE(timing.prefill(std::vector<PrefillPart>{{4_tokens, 33_tokens}}).extrapolated);
   EXPECT_TRUE(timing.prefill(std::vector<PrefillPart>{{5_tokens, 8_tokens}}).extrapolated);
@@ -100,7 +100,7 @@ TEST(ProfilePrefill, ChargesElementWorkThatWasMeasured) {
                    "rotation rope", "elementwise embedding", "elementwise sampling"}));
 }
 
-TEST(ProfilePrefill, OfKeysWithoutPositionsTakesAttentionThatRotatesThem) {
+TEST(ProfilePrefill, UsesRotatingAttentionForKeysWithoutPositions) {
   Profile profile = tiny_profile();
   ProfileTable rope{.operation = OperationId::rotation, .variant = "rope"};
   rope.shape = {{"heads", 3}, {"head_dim", 2}, {"element_bytes", 2}};
@@ -156,7 +156,7 @@ HardwareConfig two_gpus_with(const Profile& profile) {
   return hardware;
 }
 
-TEST(ProfilePrefill, OfTwoGpusUsesTheirShapesAndPaysForAllReduces) {
+TEST(ProfilePrefill, UsesTheShapesOfTwoGpusAndAddsAllReduces) {
   // attention_output is 4 x 2: 1 s; mlp_up (4 x 4) is the tiny profile's own table: 1 s, as is
   // mlp_down. qkv 1. Attention 5. An all-reduce of 4 x 4 x 2 = 32 B: 2 x 1/2 x 32 / 100 = 0.32 s
   // and 2 steps of 0.5 s; two of them 2.64. A layer 11.64.
@@ -216,7 +216,7 @@ ProfileTable& add_runs(Profile& profile, std::vector<ProfileCell> cells) {
 
 // One request: two layers of 4 s, head 1, attention to 8 tokens 1 s, twice: 11 without the overhead
 // of the iteration, 1 s. Four with 8 tokens or 32 each: 21 and 45, as above.
-TEST(ProfileDecode, TakesAsMuchLessThanItsOperationsAsRunsDid) {
+TEST(ProfileDecode, IsCorrectedByTheMedianOfMeasuredRuns) {
   Profile profile = tiny_profile();
   ProfileTable& runs =
       add_runs(profile, {cell({1, 1, 7}, 8), cell({4, 1, 7}, 15), cell({4, 1, 31}, 41)});
@@ -242,7 +242,7 @@ TEST(ProfileDecode, TakesAsMuchLessThanItsOperationsAsRunsDid) {
   };
   EXPECT_NEAR(seconds_with({cell({4, 1, 7}, 20)}), 12 - 1, kRounding);
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 14)}), 12 + 3, kRounding);
-  // No less than attention and what is outside of the layers.
+  // At least attention and the work outside of layers.
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 0.5)}), 4, kRounding);
 }
 
@@ -277,15 +277,15 @@ TEST(ProfilePrefill, TakesLessInARun) {
     EXPECT_NEAR(time(KeyPositions::decoupled).less_second.seconds(), less, kRounding);
   }
   profile.tables.pop_back();
-  // Never more than after a pause, and no less than attention and what is outside of the layers:
-  // the matrices of both layers, 12 s, and the 2 s after a pause.
+  // At most the time after a pause, and at least attention and the work outside of layers. It saves
+  // at most the matrices of both layers, 12 s, and the 2 s after a pause.
   profile.tables.back().cells = {cell({1, 4, 8}, 27)};
   EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
   profile.tables.back().cells = {cell({1, 4, 8}, 1)};
   EXPECT_NEAR(time(KeyPositions::decoupled).less_in_run.seconds(), 14, kRounding);
 }
 
-TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
+TEST(ProfileDecode, IsCorrectedOnlyInTheSettingOfMeasuredRuns) {
   Profile profile = tiny_profile();
   for (const OperationId operation :
        {OperationId::prefill_attention, OperationId::decode_attention}) {
@@ -299,7 +299,7 @@ TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   // Rotated attention takes 2 s in each layer: 13 s of operations, 3 less in the run.
   add_runs(profile, {cell({1, 1, 7}, 10)});
   EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::decoupled), 1, 8), 11, kRounding);
-  // Keys with positions were not: they differ by what their operations do.
+  // Keys with positions were not measured in runs: their times differ only by their operations.
   EXPECT_NEAR(decode_seconds(timing_of(profile, 4, KeyPositions::embedded), 1, 8), 9, kRounding);
   // The time that the scheduler takes is no part of a step.
   HardwareConfig hardware = hardware_with(profile);
@@ -307,7 +307,7 @@ TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   EXPECT_NEAR(
       decode_seconds(ProfileTiming(tiny_model(), hardware, KeyPositions::decoupled, 4), 1, 8), 15,
       kRounding);
-  // Nor is it how several GPUs do.
+  // Several GPUs are not corrected.
   Profile two = profile_of_two();
   const auto of_two = [&] {
     return decode_seconds(
@@ -316,7 +316,7 @@ TEST(ProfileDecode, IsCorrectedOnlyAsRunsWereMeasured) {
   const double alone = of_two();
   add_runs(two, {cell({1, 1, 7}, 1)});
   EXPECT_EQ(of_two(), alone);
-  // Nor is what the roofline says.
+  // Times from the roofline are not corrected.
   std::erase_if(profile.tables,
                 [](const ProfileTable& table) { return table.variant == "lm_head"; });
   hardware = hardware_with(profile);
@@ -366,7 +366,7 @@ TEST(ProfileTimingCheck, RefusesAnotherModelsShapes) {
   EXPECT_EQ(problems.lines().size(), 5U);  // no matrix fits, attention does
 }
 
-TEST(ProfileTimingCheck, IsContentWithoutAProfileOrWithAWholeOne) {
+TEST(ProfileTimingCheck, PassesWithoutAProfileOrWithACompleteOne) {
   Problems problems;
   check_profile_timing(tiny_model(), hardware_with(tiny_profile()), problems);
   HardwareConfig none = hardware_with(tiny_profile());
@@ -375,7 +375,7 @@ TEST(ProfileTimingCheck, IsContentWithoutAProfileOrWithAWholeOne) {
   EXPECT_EQ(problems.lines(), Lines{});
 }
 
-TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
+TEST(ProfileTimingCheck, LetsTheRooflineStandInOnRequest) {
   Profile profile = tiny_profile();
   std::erase_if(profile.tables, [](const ProfileTable& table) {
     return table.operation == OperationId::decode_attention || table.variant == "lm_head";
@@ -400,7 +400,7 @@ TEST(ProfileTimingCheck, LetsTheRooflineStandInWhereAsked) {
   EXPECT_FALSE(timing.decode(4).back().extrapolated);
 }
 
-TEST(ProfileTable, OfAColdCacheCountsBeforeOneOfAHotCache) {
+TEST(ProfileTable, IsTakenFromColdCachesFirst) {
   Profile profile = tiny_profile();
   profile.tables.insert(profile.tables.begin(), profile.tables.front());
   profile.tables.front().cache = CacheState::hot;

@@ -27,7 +27,7 @@ LayerPipeline random_pipeline(RandomStream& stream) {
   return p;
 }
 
-TEST(LayerPipeline, WithoutABufferWaitsForTheFirstLayerWhereComputeIsSlower) {
+TEST(LayerPipeline, WithoutABufferWaitsForTheFirstLayerIfComputeIsSlower) {
   // Loads end at 2, 4, 6; computes run 2-5, 5-8, 8-11.
   const LayerPipeline p = pipeline(3, 2, 3);
   const auto layers = layer_schedule(p);
@@ -43,7 +43,7 @@ TEST(LayerPipeline, WithoutABufferWaitsForTheFirstLayerWhereComputeIsSlower) {
   EXPECT_EQ(pipeline_stall(p), 2_ns);
 }
 
-TEST(LayerPipeline, WithoutABufferWaitsForEachLayerWhereLoadingIsSlower) {
+TEST(LayerPipeline, WithoutABufferWaitsForEachLayerIfLoadingIsSlower) {
   // Loads end at 5, 10, 15; computes run 5-7, 10-12, 15-17.
   const LayerPipeline p = pipeline(3, 5, 2);
   EXPECT_EQ(layer_schedule(p)[1].compute_begin, 10_ns);
@@ -99,7 +99,7 @@ TEST(LayerPipeline, ScheduleLoadsAllThatWasNotLoadedAheadAndOverlapsNoCompute) {
   }
 }
 
-TEST(ReadBuffer, OfWholeLayersHidesLoadingAndOneLayerLessDoesNot) {
+TEST(ReadBuffer, HidesLoadingWithWholeLayersButNotWithOneLess) {
   RandomStream stream(3, "tests/layer_pipeline");
   for (int i = 0; i < 20000; ++i) {
     LayerPipeline p = random_pipeline(stream);
@@ -115,7 +115,7 @@ TEST(ReadBuffer, OfWholeLayersHidesLoadingAndOneLayerLessDoesNot) {
   EXPECT_EQ(layers_to_hide_loading(pipeline(3, 0, 5)), 0);
 }
 
-TEST(ReadBuffer, OfLayersThatDifferInSizeHidesLoadingAndOneLayerLessDoesNot) {
+TEST(ReadBuffer, HidesLoadingOfUnequalLayersButNotWithOneLess) {
   // 1 GB/s: a byte takes 1 ns.
   const BytesPerSecond bandwidth(1e9);
   RandomStream stream(6, "tests/layer_pipeline");
@@ -159,7 +159,7 @@ TEST(ReadBuffer, IsTheSameForLayersOfOneSizeHoweverTheyAreGiven) {
   }
 }
 
-TEST(ReadBuffer, OfEqualLayersNeedsALookAtTwo) {
+TEST(ReadBuffer, ChecksOnlyTwoOfEqualLayers) {
   RandomStream stream(8, "tests/layer_pipeline");
   for (int i = 0; i < 20000; ++i) {
     const std::int64_t bytes = 1 + stream.index(1'000'000);
@@ -177,7 +177,7 @@ TEST(ReadBuffer, OfEqualLayersNeedsALookAtTwo) {
   }
 }
 
-TEST(ReadBuffer, IsTheLeastThatHidesLoading) {
+TEST(ReadBuffer, IsTheSmallestThatHidesLoading) {
   // 1 GB/s: a byte takes 1 ns.
   const BytesPerSecond bandwidth(1e9);
   RandomStream stream(4, "tests/layer_pipeline");
@@ -192,13 +192,13 @@ TEST(ReadBuffer, IsTheLeastThatHidesLoading) {
   }
 }
 
-TEST(ReadBuffer, OfThePaperFollowsItsEquation) {
+TEST(ReadBuffer, FollowsThePapersEquation) {
   // 26 GB/s x (0.5 s - 0.2 s).
   EXPECT_EQ(attentionstore_read_buffer(BytesPerSecond(26e9), 500_ms, 200_ms), 7800000000_B);
   EXPECT_EQ(attentionstore_read_buffer(BytesPerSecond(26e9), 200_ms, 500_ms), 0_B);
 }
 
-TEST(ReadBuffer, OfThePaperLeavesTheComputeOfOneLayer) {
+TEST(ReadBuffer, LeavesTheComputeOfOneLayerByThePapersEquation) {
   const BytesPerSecond bandwidth(1e9);
   RandomStream stream(5, "tests/layer_pipeline");
   for (int i = 0; i < 2000; ++i) {

@@ -26,7 +26,7 @@ HardwareConfig tiny_hardware(double flops = 1000, double bytes = 1000) {
   return hardware;
 }
 
-/// Fast at one of both, so that the other decides.
+/// Fast compute or fast memory, so that the other decides.
 HardwareConfig memory_bound() { return tiny_hardware(1e12, 1000); }
 HardwareConfig compute_bound() { return tiny_hardware(1000, 1e12); }
 

@@ -67,7 +67,7 @@ TEST(RooflinePrefill, IsBoundByMemoryOnOneTokenWithALongPast) {
   EXPECT_NEAR(time.total.seconds(), 22.6, kRounding);
 }
 
-TEST(RooflinePrefill, OfTwoGpusHalvesTheWorkAndPaysForAllReduces) {
+TEST(RooflinePrefill, HalvesTheWorkOnTwoGpusAndAddsAllReduces) {
   const RooflineTiming timing(tiny_model(), with_gpus(tiny_hardware(), 2), 1);
   // Work 1.008 / 2 = 0.504. An all-reduce of 3 x 4 x 2 = 24 B: 2 x 1/2 x 24 / 100 = 0.24 s and 2
   // steps of 0.5 s; two of them 2.48. A layer 2.984; total 2 x 2.984 + head 0.04 + 1.
@@ -136,7 +136,7 @@ TEST(RooflineIteration, TakesNoLongerThanItsWorkOneAfterTheOtherAndNoLessThanEit
   }
 }
 
-TEST(RooflinePrefill, OfTwoPartsTogetherIsNeverSlowerThanOneAfterTheOther) {
+TEST(RooflinePrefill, IsNeverSlowerForTwoPartsTogetherThanOneAfterTheOther) {
   const RooflineTiming timing(load_model("llama2-13b"), load_hardware(), 1);
   for (const std::int64_t added : {1, 16, 100, 1000}) {
     for (const std::int64_t past : {0, 10, 3000}) {
@@ -224,7 +224,7 @@ TEST(RooflineDecode, KeepsItsReferencesValid) {
   EXPECT_EQ(first, &timing.decode(1));
 }
 
-TEST(RooflineDecode, OfOneTokenCostsAboutAsMuchAsAPrefillOfIt) {
+TEST(RooflineDecode, CostsAboutAsMuchForOneTokenAsAPrefill) {
   const RooflineTiming timing(load_model("llama2-13b"), with_gpus(load_hardware(), 1), 1);
   const double as_prefill = prefill(timing, 1, 2000).total.seconds();
   EXPECT_NEAR(decode_seconds(timing, 1, 2000) / as_prefill, 1, 0.001);
