@@ -1,6 +1,6 @@
 /// The example of AttentionStore (arXiv 2403.19708), figure 9, with the policies of that system:
-/// host memory holds the entries of jobs 2 and 4, the full disk those of 3, 9 and others. Job 3 is
-/// fetched, 4 goes to disk for it, and for 4 the entry of 9 leaves the system.
+/// host memory holds the entries of jobs 2 and 4, the full disk those of 3, 9 and others. The entry
+/// of job 3 is fetched, which demotes the entry of job 4 to disk, which evicts the entry of job 9.
 
 #include <cstdint>
 #include <string>
@@ -31,7 +31,7 @@ class Figure9 : public testing::TestWithParam<PolicyParameters> {
     for (const std::uint32_t number : {2U, 4U}) {
       host_.insert(job(number), number, QueuePosition{number});
     }
-    // In an order of use in which LRU would take 3 first and 9 last.
+    // The order of use makes LRU evict 3 first and 9 last.
     for (const std::uint32_t number : {3U, 5U, 6U, 7U, 9U}) {
       disk_.insert(job(number), number, QueuePosition{number});
       prefetch_.slow.insert(job(number));
@@ -75,7 +75,7 @@ TEST_P(Figure9, Job3IsFetchedJob4GoesToDiskAndJob9LeavesTheSystem) {
   host_.insert(wanted, 3, QueuePosition{3});
   host_.check();
   disk_.check();
-  // 2 and 3 are in memory, 4 is beyond the two that fit: nothing more is fetched.
+  // 2 and 3 are in memory, and 4 is beyond the two that fit, so nothing more is fetched.
   EXPECT_EQ(prefetch_.next(queue_), kNoEntry);
 }
 

@@ -69,7 +69,7 @@ TEST(Registry, HoldsThePoliciesOfThePapers) {
   EXPECT_TRUE(has(names(registry.order), "fcfs"));
 }
 
-TEST(Registry, PoliciesSayWhatTheyNeedToKnow) {
+TEST(Registry, PoliciesDeclareTheirNeeds) {
   const PolicyRegistry registry = builtin_policies();
   EXPECT_EQ(find_policy(registry.eviction, "lru")->knowledge, Knowledge::online);
   EXPECT_EQ(find_policy(registry.eviction, "fifo")->knowledge, Knowledge::online);

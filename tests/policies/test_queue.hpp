@@ -14,13 +14,13 @@ namespace kvtier::test {
 
 using TestQueue = TrialQueue;
 
-/// A prefetch policy with what it needs around it.
+/// A prefetch policy and its environment.
 class TestPrefetch {
  public:
   explicit TestPrefetch(const std::string& policy, const PolicyParameters& parameters = {})
       : policy_(known_policy(builtin_policies().prefetch, policy).make(parameters)) {}
 
-  /// Entries that lie in a slower tier alone.
+  /// Entries that are only in a slower tier.
   std::set<EntryId> slow;
   Bytes memory{1'000'000};
   Bytes mean_entry{1};
@@ -51,7 +51,7 @@ class TestPrefetch {
     const std::optional<Fetch> fetch = ask(queue);
     return fetch ? fetch->entry : kNoEntry;
   }
-  /// The next fetch, which is then in memory.
+  /// Fetches the policy's next entry into memory and returns it.
   EntryId fetch(const QueueView& queue) {
     const EntryId entry = next(queue);
     slow.erase(entry);

@@ -11,7 +11,7 @@
 #include "sim/policy/random_driver.hpp"
 #include "sim/policy/trial_tier.hpp"
 
-/// Trial tiers of the policies that kvtier has.
+/// Trial tiers with kvtier's own policies.
 namespace kvtier::test {
 
 inline PolicyKind<EvictionPolicy> eviction_kind(const std::string& name) {
@@ -31,8 +31,8 @@ class TestTier final : public TrialTier {
       : TrialTier(eviction_kind(policy), parameters) {}
 };
 
-/// The set that takes entries in the order in which `next` names them, given those that are taken;
-/// empty if `next` names kNoEntry before the room is there. For policies that take whole entries.
+/// The set of entries in the order in which `next` names them, given the entries so far; empty if
+/// `next` names kNoEntry before there is enough room. For policies that take whole entries.
 template <class Next>
 std::vector<EntryId> set_by_scans(const TrialTier& tier, Bytes wanted, Next next) {
   std::vector<EntryId> set;
@@ -57,8 +57,8 @@ inline std::vector<EntryId> entries_of(const std::vector<Victim>& victims) {
   return entries;
 }
 
-/// Compares each set with the one that takes the offered entry for which `before` holds against all
-/// others, again and again.
+/// Compares each set with the one that repeatedly takes the offered entry that `before` orders
+/// before all others.
 template <class Before>
 void expect_sets_by_scans(const PolicyKind<EvictionPolicy>& kind, std::uint64_t seed,
                           Before before) {

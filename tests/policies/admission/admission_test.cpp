@@ -35,7 +35,7 @@ TEST(SecondHitAdmission, AdmitsFromTheSecondUseOn) {
   EXPECT_TRUE(policy->replaces(kA, kB));
 }
 
-TEST(SecondHitAdmission, ForgetsWhoWasUsedLongAgo) {
+TEST(SecondHitAdmission, ForgetsEntriesUsedLongAgo) {
   // Two are remembered of each kind: A is pushed out by B and C before its second use.
   const auto policy = make_admission("second_hit", {{"remembered", 2}});
   for (const EntryKey key : {kA, kB, kC, kA}) {
@@ -46,7 +46,7 @@ TEST(SecondHitAdmission, ForgetsWhoWasUsedLongAgo) {
   EXPECT_TRUE(policy->admits(kA));
 }
 
-TEST(SecondHitAdmission, RemembersWhoIsUsedAgainAndAgain) {
+TEST(SecondHitAdmission, RemembersEntriesThatAreUsedRepeatedly) {
   const auto policy = make_admission("second_hit", {{"remembered", 2}});
   for (std::uint64_t other = 10; other < 100; ++other) {
     policy->on_use(kA);
@@ -56,7 +56,7 @@ TEST(SecondHitAdmission, RemembersWhoIsUsedAgainAndAgain) {
   EXPECT_TRUE(policy->admits(kA));
 }
 
-TEST(FrequencySketchAdmission, LetsTheMoreOftenUsedReplaceTheOther) {
+TEST(FrequencySketchAdmission, LetsAnEntryUsedMoreOftenReplaceTheVictim) {
   const auto policy = make_admission("frequency_sketch");
   EXPECT_TRUE(policy->admits(kA));
   policy->on_use(kA);

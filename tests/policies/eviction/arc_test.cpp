@@ -27,7 +27,7 @@ TestTier after_a_ghost_came_back() {
   return tier;
 }
 
-TEST(ArcEviction, WithoutHistoryTakesWhatWasUsedOnceFirst) {
+TEST(ArcEviction, EvictsEntriesUsedOnceFirstWithoutHistory) {
   TestTier tier("arc");
   tier.insert(EntryId{0});
   tier.hit(EntryId{0});
@@ -37,8 +37,8 @@ TEST(ArcEviction, WithoutHistoryTakesWhatWasUsedOnceFirst) {
 }
 
 TEST(ArcEviction, AKeyThatLeftTheFirstListEnlargesIt) {
-  // T1 has the 100 kB that it should have, so the least recently used of T2 leaves: 0, and after a
-  // hit on that, 1. LRU would take 3, and so would a target of nothing.
+  // T1 has its target size, 100 kB, so the least recently used entry of T2 leaves: 0, and after a
+  // hit on 0, 1. LRU would evict 3, and so would a target of zero.
   TestTier tier = after_a_ghost_came_back();
   EXPECT_EQ(tier.select()->entry, EntryId{0});
   tier.hit(EntryId{0});
@@ -55,7 +55,7 @@ TEST(ArcEviction, AKeyThatLeftTheSecondListShrinksTheFirst) {
   EXPECT_EQ(tier.evict_all(), (Order{3, 0, 1}));
 }
 
-TEST(ArcEviction, ForgetsTheKeysOfWhatWasUsedOnceWhenThatIsAllThereIs) {
+TEST(ArcEviction, ForgetsKeysUsedOnceIfTheyFillTheCache) {
   // T1 and B1 together are no larger than the cache: 0 comes back as a stranger.
   TestTier tier("arc");
   tier.insert(EntryId{0});

@@ -25,13 +25,13 @@ TestTier tier_of(const std::vector<SimTime>& next_uses) {
   return tier;
 }
 
-TEST(BeladyEviction, WhatIsUsedLastLeavesFirst) {
+TEST(BeladyEviction, EvictsTheLatestNextUseFirst) {
   TestTier tier = tier_of({SimTime(50), SimTime(90), SimTime(70), kNever});
   EXPECT_NO_THROW(tier.check());
   EXPECT_EQ(tier.evict_all(), (Order{3, 1, 2, 0}));
 }
 
-TEST(BeladyEviction, HearsOfANewNextUse) {
+TEST(BeladyEviction, FollowsAChangedNextUse) {
   TestTier tier = tier_of({SimTime(50), SimTime(90)});
   tier.set_next_use(EntryId{0}, SimTime(100));
   EXPECT_EQ(tier.evict_all(), (Order{0, 1}));

@@ -44,7 +44,7 @@ TEST(FifoEviction, AnEntryKeepsItsTimeOverItsTurnAndInOtherTiers) {
   }
 }
 
-TEST(FifoEviction, AnEntryThatWasLostStartsAnew) {
+TEST(FifoEviction, ALostEntryStartsAnew) {
   TestTier tier("fifo");
   tier.insert(EntryId{0}, 10);
   tier.insert(EntryId{1}, 20);
@@ -53,7 +53,7 @@ TEST(FifoEviction, AnEntryThatWasLostStartsAnew) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
-TEST(SessionFifoEviction, ASessionThatWasLostKeepsItsTime) {
+TEST(SessionFifoEviction, ALostSessionKeepsItsTime) {
   TestTier tier("session_fifo");
   tier.insert(EntryId{0}, 10);
   tier.insert(EntryId{1}, 20);
@@ -62,7 +62,7 @@ TEST(SessionFifoEviction, ASessionThatWasLostKeepsItsTime) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
 }
 
-TEST(FifoEviction, OfEqualTimesTheFirstToComeIntoTheTierLeavesFirst) {
+TEST(FifoEviction, EvictsTheFirstToEnterTheTierAmongEqualTimes) {
   TestTier tier("fifo");
   for (const std::uint32_t entry : {2U, 0U, 1U}) {
     tier.insert(EntryId{entry}, 10);

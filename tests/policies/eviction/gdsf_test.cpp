@@ -31,7 +31,7 @@ TEST(GdsfEviction, WeighsUsesAgainstCostForEachByte) {
   EXPECT_EQ(tier.select()->entry, kB);
 }
 
-TEST(GdsfEviction, AMissMayCostTheSameWhateverItsSize) {
+TEST(GdsfEviction, AMissMayCostTheSameForAnySize) {
   // 1 / 100 kB and 1 / 300 kB.
   TestTier tier("gdsf", {{"recompute", 0}});
   tier.insert(kA, Tokens(100));

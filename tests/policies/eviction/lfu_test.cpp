@@ -30,7 +30,7 @@ TEST(LfuEviction, EvictsTheFewestUsesFirst) {
   EXPECT_EQ(tier.evict_all(), (Order{2, 1, 0}));
 }
 
-TEST(LfuEviction, OfEqualUsesTheLeastRecentlyUsedLeavesFirst) {
+TEST(LfuEviction, EvictsTheLeastRecentlyUsedAmongEqualUses) {
   TestTier tier = tier_of(3);
   tier.hit(EntryId{1});
   tier.hit(EntryId{0});
@@ -46,7 +46,7 @@ TEST(LfuEviction, CountsUsesAcrossTurns) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
-TEST(LfuEviction, OfEqualUsesTheTurnThatEndedFirstLeavesFirst) {
+TEST(LfuEviction, EvictsTheTurnThatEndedFirstAmongEqualUses) {
   TestTier tier = tier_of(2);
   tier.begin_turn(EntryId{0});
   tier.begin_turn(EntryId{1});
@@ -55,7 +55,7 @@ TEST(LfuEviction, OfEqualUsesTheTurnThatEndedFirstLeavesFirst) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
-TEST(LfuEviction, ForgetsTheUsesOfWhatDoesNotComeBackFromItsTurn) {
+TEST(LfuEviction, ForgetsTheUsesOfEntriesThatDoNotReturnFromTheirTurn) {
   TestTier tier = tier_of(2);
   tier.take_turn(EntryId{0});
   tier.take_turn(EntryId{1});

@@ -30,7 +30,7 @@ TEST(S3FifoEviction, OneUseIsNotEnoughForTheMainQueue) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 2, 3, 1}));
 }
 
-TEST(S3FifoEviction, WhoComesBackSoonEntersTheMainQueue) {
+TEST(S3FifoEviction, AnEntryThatReturnsSoonEntersTheMainQueue) {
   TestTier tier = tier_of(4);
   ASSERT_EQ(tier.evict(), EntryId{0});
   tier.insert(EntryId{0});
@@ -49,7 +49,7 @@ TEST(S3FifoEviction, RemembersAsManyBytesAsTheMainQueueMayHave) {
   EXPECT_EQ(tier.evict_all(), (Order{2, 0, 3}));
 }
 
-TEST(S3FifoEviction, TheMainQueueGoesRoundForWhatWasUsed) {
+TEST(S3FifoEviction, TheMainQueueReinsertsUsedEntries) {
   TestTier tier = tier_of(3);
   for (const std::uint32_t entry : {0U, 0U, 1U, 1U}) {
     tier.hit(EntryId{entry});

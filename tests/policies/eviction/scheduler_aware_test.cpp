@@ -183,7 +183,7 @@ TEST(SchedulerAwareEviction, RequestsBeyondTheWindowDoNotProtectFromNewcomers) {
   EXPECT_EQ(tier.evict(Demand::demotion, kNotQueued), EntryId{0});
 }
 
-/// Two tiers of different policies, driven alike, must give the same victims.
+/// Two tiers with different policies must give the same victims for the same operations.
 void expect_equal_to_lru(const PolicyParameters& parameters, bool with_queue) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     TestTier lru("lru");
@@ -233,7 +233,7 @@ TEST(SchedulerAwareEviction, AWindowLongerThanTheQueueSeesAll) {
   }
 }
 
-/// The rule written as scans over all entries.
+/// The rule as scans over all entries.
 class Oracle {
  public:
   explicit Oracle(std::optional<std::uint64_t> window) : window_(window) {}

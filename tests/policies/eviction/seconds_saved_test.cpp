@@ -20,7 +20,7 @@ constexpr EntryId kA{0};
 constexpr EntryId kB{1};
 constexpr EntryId kC{2};
 
-TEST(SecondsSavedEviction, EvictsWhatSavesLeastForItsBytesHoweverOftenItIsUsed) {
+TEST(SecondsSavedEviction, EvictsTheLeastSecondsSavedForEachByteAtAnyNumberOfUses) {
   // A 100, B 300.
   TestTier tier("seconds_saved");
   tier.insert(kB, Tokens(400));
@@ -31,7 +31,7 @@ TEST(SecondsSavedEviction, EvictsWhatSavesLeastForItsBytesHoweverOftenItIsUsed) 
   EXPECT_EQ(tier.evict_all(), (Order{0, 1}));
 }
 
-TEST(SecondsSavedEviction, AgesWhatIsNotUsed) {
+TEST(SecondsSavedEviction, AgesUnusedEntries) {
   // A 100 leaves. B has 300 from before; C is worth 100 + 250 = 350.
   TestTier tier("seconds_saved");
   tier.insert(kA, Tokens(200));
@@ -43,7 +43,7 @@ TEST(SecondsSavedEviction, AgesWhatIsNotUsed) {
   EXPECT_EQ(tier.evict_all(), (Order{2, 1}));
 }
 
-TEST(SecondsSavedEviction, WhatTakesAsLongToLoadIsWorthNextToNothing) {
+TEST(SecondsSavedEviction, AnEntryThatTakesAsLongToLoadIsWorthAlmostNothing) {
   // A nanosecond each, for 50 kB and for 100 kB.
   TestTier tier("seconds_saved");
   tier.insert(kA, Tokens(50));

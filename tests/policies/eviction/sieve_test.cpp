@@ -31,7 +31,7 @@ TEST(SieveEviction, TheTailOfASplitEntryHasItsMarkAndPlace) {
   EXPECT_EQ(tier.evict_all(), (std::vector<std::uint32_t>{2, 0}));
 }
 
-TEST(SieveEviction, TheHandSparesWhatWasUsedOnce) {
+TEST(SieveEviction, TheHandSparesUsedEntriesOnce) {
   // The hand passes 0 and takes 1, passes 2, takes 3 and 4, begins again and takes 0 and 2.
   TestTier tier = tier_of(5);
   tier.hit(EntryId{0});

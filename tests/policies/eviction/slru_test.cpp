@@ -17,7 +17,7 @@ TestTier tier_of(double protected_share) {
   return TestTier("slru", {{"protected_share", protected_share}});
 }
 
-TEST(SlruEviction, ProtectsWhatWasUsed) {
+TEST(SlruEviction, ProtectsUsedEntries) {
   // 0 is protected: 100 kB of 400. LRU would take it second.
   TestTier tier = tier_of(0.5);
   tier.insert(EntryId{0});
@@ -48,8 +48,8 @@ TEST(SlruEviction, AVictimThatComesBackIsNot) {
 }
 
 TEST(SlruEviction, ProtectsNoMoreThanItsShareOfTheBytes) {
-  // 0 has grown: 400 kB are protected of 500, where 250 may be, so it goes behind 1 on probation,
-  // before 2 comes.
+  // 0 has grown: 400 kB of 500 are protected, of which 250 may be. It goes on probation behind 1,
+  // before 2 is inserted.
   TestTier tier = tier_of(0.5);
   tier.insert(EntryId{0});
   tier.insert(EntryId{1});

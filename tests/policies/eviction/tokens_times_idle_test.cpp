@@ -49,7 +49,7 @@ TEST(TokensTimesIdle, OneTokenLeavesWhole) {
   EXPECT_EQ(tier.select()->keep, Tokens(0));
 }
 
-TEST(TokensTimesIdle, WhoHoldsMoreOvertakesWithTime) {
+TEST(TokensTimesIdle, ALargerEntryOvertakesWithTime) {
   // Last used at 1 and 7: 10 x (t - 1) and 30 x (t - 7), a draw at t = 10, which the first wins.
   TestTier tier = two_entries(10, 30);
   tier.wait(2);

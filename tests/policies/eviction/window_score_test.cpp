@@ -74,7 +74,7 @@ TEST(WindowScore, AnEntryThatComesIntoTheTierBringsItsScore) {
   EXPECT_EQ(tier.evict_all(), (Order{0, 1, 2, 3, 5, 4}));
 }
 
-TEST(WindowScore, NewcomersDoNotDriveOutWhatRunsBeforeThem) {
+TEST(WindowScore, NewcomersDoNotEvictEntriesThatRunBeforeThem) {
   TestTier tier("window_score");
   tier.set_window_end(QueuePosition{8});
   tier.insert(kA, 0, QueuePosition{3});
@@ -127,7 +127,7 @@ TEST(WindowScore, CountsEveryRequestOfASharedEntry) {
   EXPECT_EQ(victim(4), kA);
   // The one at 7 comes into the window.
   EXPECT_EQ(victim(8), kB);
-  // Nothing of A is left behind when it goes with requests waiting: its number is used again.
+  // A is removed with requests waiting and leaves no state, because its number is used again.
   policy->on_queue_change(kA,
                           {.position = QueuePosition{9}, .waits = true, .first = QueuePosition{2}});
   policy->on_remove(kA, SimTime(0));

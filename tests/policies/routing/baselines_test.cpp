@@ -111,7 +111,7 @@ TEST(LeastTokensRouting, GoesByThePromptTokensThatAreNotPrefilled) {
   EXPECT_EQ(cluster.send({.id = 10, .prompt = Tokens(100)}), InstanceId{0});
 }
 
-TEST(LeastTokensRouting, OfEqualTokensGoesByRequests) {
+TEST(LeastTokensRouting, BreaksTiesByRequests) {
   TrialCluster cluster(least_tokens_routing(), {.instances = 3});
   set_requests(cluster, {3, 1, 2});
   EXPECT_EQ(cluster.choose({}), InstanceId{1});

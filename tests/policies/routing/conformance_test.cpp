@@ -14,7 +14,7 @@ namespace {
 
 class RoutingConformance : public testing::TestWithParam<PolicyKind<RoutingPolicy>> {};
 
-TEST_P(RoutingConformance, DoesWhatEveryRouterOwesItsCluster) {
+TEST_P(RoutingConformance, EveryCheckPasses) {
   EXPECT_EQ(routing_problems(GetParam()), std::vector<std::string>{});
 }
 

@@ -23,8 +23,8 @@ struct CostCase {
   double cost;
 };
 
-/// Numbers of the tests in lib/kv-router/src/scheduling/selector/default.rs; their prompts are of
-/// 64 tokens in blocks of 16 where nothing else is said.
+/// Numbers of the tests in lib/kv-router/src/scheduling/selector/default.rs. Prompts have 64 tokens
+/// in blocks of 16 unless stated otherwise.
 const std::array kCosts{
     // 2 max(0, 1 + 4 - 4) + (2 + 3)
     CostCase{"a credit is at most the request",
@@ -110,7 +110,7 @@ const std::array kCosts{
              {.device = 2, .host = 2, .disk = 4},
              3.5}};
 
-TEST(DynamoCost, IsDynamos) {
+TEST(DynamoCost, EqualsTheRoutersCost) {
   for (const CostCase& each : kCosts) {
     EXPECT_DOUBLE_EQ(dynamo_cost(each.weights, each.phase, each.request_blocks, each.candidate),
                      each.cost)

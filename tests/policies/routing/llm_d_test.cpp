@@ -105,7 +105,7 @@ TEST(LlmDRouting, WeighsConsecutiveBlocksByMedium) {
   EXPECT_EQ(choose_against(2.51, BlockMedium::host), InstanceId{1});
 }
 
-TEST(LlmDRouting, NeedsEventsForItsPreciseIndexAlone) {
+TEST(LlmDRouting, NeedsEventsOnlyForItsPreciseIndex) {
   EXPECT_TRUE(llm_d_routing().make({{"precise", 1}})->needs().block_events);
   EXPECT_FALSE(llm_d_routing().make({})->needs().block_events);
   EXPECT_TRUE(llm_d_routing().make({})->needs().blocks);

@@ -17,7 +17,7 @@
 
 namespace kvtier {
 
-/// All that a router was told, as it was told. Rules written over this are slow and plain.
+/// All information that a router received, unprocessed. Rules over it are slow and simple.
 struct Told {
   struct Sent {
     std::uint64_t id = 0;
@@ -27,7 +27,7 @@ struct Told {
     SimTime at;
     bool prefills = true;
     bool finished = false;
-    /// The instance was lost since.
+    /// The instance was lost afterwards.
     bool lost = false;
   };
   RoutingFacts facts;

@@ -16,7 +16,7 @@ std::unique_ptr<OrderPolicy> make_order(const PolicyParameters& parameters = {})
   return known_policy(builtin_policies().order, "longest_prefix").make(parameters);
 }
 
-/// A request of whose prompt so many tokens are stored, all in the fastest tier.
+/// A request with `stored` tokens of its prompt in the fastest tier.
 void push(TestQueue& queue, std::int64_t stored) {
   queue.stored[queue.push(kNoEntry).value] = {.nearest = Tokens(stored), .total = Tokens(stored)};
 }

@@ -38,7 +38,7 @@ std::vector<std::uint64_t> serve(OrderPolicy& order, TestQueue& queue, int reque
 
 using Order = std::vector<std::uint64_t>;
 
-TEST(ShuffledWindow, ServesWhatIsInHbmThenWhatHasNoHistoryThenTheRest) {
+TEST(ShuffledWindow, ServesEntriesInHbmThenFirstTurnsThenTheRest) {
   TestQueue queue;
   const auto order = make_order(6);
   for (const Placement placement : {Placement::slower, Placement::none, Placement::fastest,
@@ -70,7 +70,7 @@ TEST(ShuffledWindow, RequestsThatArriveInADrainingWindowAreNotInIt) {
   EXPECT_EQ(serve(*order, queue, 2), (Order{1, 2}));
 }
 
-TEST(ShuffledWindow, SaysWhereADrainedWindowWouldEndIfItWereFilled) {
+TEST(ShuffledWindow, GivesTheEndOfADrainedWindowIfItWereFilled) {
   TestQueue queue;
   const auto order = make_order(2);
   EXPECT_EQ(order->window_end(queue), QueuePosition{0});
@@ -97,7 +97,7 @@ TEST(ShuffledWindow, SeesThatARequestsKvHasComeNearer) {
   EXPECT_EQ(serve(*order, queue, 3), (Order{2, 1, 0}));
 }
 
-TEST(ShuffledWindow, OfOneRequestIsFirstComeFirstServed) {
+TEST(ShuffledWindow, IsFirstComeFirstServedWithAWindowOfOne) {
   TestQueue queue;
   const auto order = make_order(1);
   push(queue, Placement::slower);
@@ -122,7 +122,7 @@ TEST(ShuffledWindow, BoundsTheWaitOfEveryRequest) {
   bool passed_over = false;
   for (std::uint64_t served = 0; served < 2'000; ++served) {
     const QueuePosition next = order->next(queue);
-    // Whoever is served as the n-th is at most a window's rest away from the n-th place.
+    // The n-th served request is at most the rest of a window away from the n-th place.
     ASSERT_LT(next.value, served + kWindow);
     ASSERT_LT(served, next.value + kWindow);
     passed_over = passed_over || next.value != served;
