@@ -56,7 +56,7 @@ TEST(CrossValidation, PredictsAPowerLawExactly) {
   EXPECT_FALSE(row->in_band);
 }
 
-TEST(CrossValidation, SeesACellThatIsOff) {
+TEST(CrossValidation, DetectsACellThatIsOff) {
   Profile profile = straight_line(1024);
   profile.tables[0].cells[5] = cell({32}, 0.04);  // 25 % over
   const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::gemm);
@@ -64,7 +64,7 @@ TEST(CrossValidation, SeesACellThatIsOff) {
   EXPECT_NEAR(row.errors.worst, 0.2, 1e-9);
 }
 
-TEST(CrossValidation, LeavesTablesWithoutAnInsideAlone) {
+TEST(CrossValidation, LeavesOutTablesWithoutInnerCells) {
   Profile profile = straight_line(2);
   const CheckRow row = *find(cross_validate(profile, 1), Rung::held_out, OperationId::gemm);
   EXPECT_EQ(row.errors.count, 0);
@@ -159,7 +159,7 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   ASSERT_NE(sum, nullptr);
   EXPECT_NEAR(sum->errors.worst, 3.0 / 32, 1e-9);
   EXPECT_EQ(sum->in_band, std::nullopt);
-  // Decode after a pause is none of what is simulated.
+  // Simulations have no decode after a pause.
   profile.tables.back().cells.push_back(cell({1, 1, 7}, 20));
   row = composition();
   EXPECT_EQ(row.errors.count, 3);

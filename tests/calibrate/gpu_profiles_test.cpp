@@ -14,8 +14,7 @@ Profile shipped(const std::string& name) {
   return read_profile(test::config_folder("profiles") / (name + ".json"));
 }
 
-/// Holes are twice as wide as the grid's (cross_validate). configs/profiles/README.md has the
-/// table.
+/// Gaps are twice as wide as the grid's (cross_validate). configs/profiles/README.md has the table.
 TEST(GpuProfiles, PredictHeldOutCellsBetterThanTheRoofline) {
   for (const char* name : {"h100-vllm", "b200-vllm", "a100-vllm", "l40s-vllm"}) {
     SCOPED_TRACE(name);
@@ -38,7 +37,7 @@ TEST(GpuProfiles, PredictHeldOutCellsBetterThanTheRoofline) {
   }
 }
 
-TEST(GpuProfiles, HaveALawForCachedPrefixesThatAgreesWithMeasuredOnes) {
+TEST(GpuProfiles, PredictCachedPrefixesByTheLaw) {
   const CheckReport report = cross_validate(shipped("rtxpro6000-vllm"), 1);
   int found = 0;
   for (const CheckRow& row : report.rows) {
@@ -52,8 +51,8 @@ TEST(GpuProfiles, HaveALawForCachedPrefixesThatAgreesWithMeasuredOnes) {
   EXPECT_EQ(found, 1);
 }
 
-/// 24 % in the median without it.
-TEST(GpuProfiles, KnowHowMuchLongerPromptsBesideDecodesTake) {
+/// Without the factor the median error is 24 %.
+TEST(GpuProfiles, PredictIterationsThatMixPromptsAndDecodes) {
   for (const CheckRow& row : cross_validate(shipped("rtxpro6000-vllm"), 1).rows) {
     if (row.operation == OperationId::mixed_attention) {
       EXPECT_LE(row.errors.p50, row.rung == Rung::held_out ? 0.06 : 0.3);

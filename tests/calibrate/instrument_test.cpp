@@ -176,7 +176,7 @@ TEST_F(MeasureTest, RejectsSamplesBelowTheLimit) {
   EXPECT_DOUBLE_EQ(m.p25_seconds, 0.1);
 }
 
-TEST_F(MeasureTest, LetsTheCheckGiveUp) {
+TEST_F(MeasureTest, EndsIfTheCheckThrows) {
   EXPECT_THROW((void)measure(rules_, 0, cycle({0.1}), clock_, monitor_,
                              [this] {
                                if (calls_ == 3) {
@@ -211,7 +211,7 @@ TEST(SchedulerMonitor, DistinguishesWaitingForEachOtherFromOtherWaiting) {
 }
 
 // More threads than processors: some have to wait.
-TEST(SchedulerMonitor, SeesThatThreadsWaitForAProcessor) {
+TEST(SchedulerMonitor, DetectsThreadsThatWaitForAProcessor) {
   if (!std::filesystem::exists("/proc/self/schedstat")) {
     GTEST_SKIP() << "this kernel has no schedstat";
   }
@@ -236,8 +236,8 @@ TEST(SchedulerMonitor, SeesThatThreadsWaitForAProcessor) {
   EXPECT_TRUE(disturbed);
 }
 
-// The instrument on known truth: a loop that lasts 2 ms by another clock than the instrument's.
-// Other load can only lengthen a sample, so the shortest of many says what the instrument adds.
+// A loop that lasts 2 ms by another clock than the instrument's. Other load can only lengthen a
+// sample, so the shortest of many gives the instrument's overhead.
 TEST(Instrument, MeasuresABusyLoopOfKnownLength) {
   constexpr double kTruth = 2e-3;
   const auto device = make_cpu_device(1);

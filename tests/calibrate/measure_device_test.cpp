@@ -1,5 +1,5 @@
-/// The measures on the host: what they plan is a valid profile, and every kind of sample runs and
-/// verifies what it did.
+/// The measurements on the host: their plans give a valid profile, and every kind of sample runs
+/// and verifies its work.
 
 #include <algorithm>
 #include <cstring>
@@ -24,15 +24,15 @@ namespace {
 
 constexpr Bytes kFile(std::int64_t{16} << 20);
 
-/// A drive in memory that takes so long for each request, one after the other, or a little longer
-/// where other load keeps it from the processor.
+/// A drive in memory that takes a fixed time for each request, one after another, or a little
+/// longer under other load.
 class ThrottledEngine final : public StorageEngine {
  public:
   struct Behaviour {
     double seconds = 0;
-    /// Changes the last byte of what is read.
+    /// Changes the last byte of each read.
     bool damages = false;
-    /// Writes from here on find the drive full.
+    /// Writes from this offset on find the drive full.
     std::int64_t full_at = INT64_MAX;
   };
   using File = std::vector<std::byte>;
@@ -123,10 +123,9 @@ class StorageMeasures : public testing::Test {
   ThrottledEngine* engine_ = nullptr;
 };
 
-// The instrument on known truth: a drive that takes 200 us for a block, whatever the queue's depth,
-// and says how much more it took. A sample is the mean of all but the blocks with which the queue
-// fills and empties. Other load in between can only lengthen it, so the least of many says what the
-// instrument adds.
+// A drive that takes 200 us for a block at any queue depth, and reports how much longer it took. A
+// sample is the mean of all blocks except those with which the queue fills and empties. Other load
+// can only lengthen a sample, so the shortest of many gives the instrument's overhead.
 TEST_F(StorageMeasures, MeasureAThrottledDrive) {
   constexpr double kTruth = 200e-6;
   constexpr double kAdded = 1.05;
@@ -277,7 +276,7 @@ TEST_F(StorageMeasures, RunEveryKindOfSample) {
 class Measures : public testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_cpu_device(2);
-  /// Enough for rows of elementwise that lie in no cache, however large it is.
+  /// Enough for rows of elementwise that exceed any cache.
   Target target_{
       .device = *device_,
       .model = test::small_model(),
@@ -311,7 +310,7 @@ TEST_F(Measures, CoverEveryOperationAndMakeAValidProfile) {
     Problems problems;
     check_profile(profile, problems);
     EXPECT_EQ(problems.lines(), std::vector<std::string>{});
-    // Those behind are imported from tables only.
+    // Later operations are only imported from tables.
     EXPECT_EQ(operations.size(), static_cast<std::size_t>(OperationId::gemm_grid));
   }
 }
@@ -344,7 +343,7 @@ TEST_F(Measures, GateMatricesByOperationsAndBytes) {
   }
 }
 
-/// The host, except that one kind of work is not done.
+/// The host, except that one kind of work is skipped.
 class IdleDevice final : public kvtier::test::ForwardingDevice {
  public:
   enum class Idle { gemm, attention, row_function, copy };
@@ -396,7 +395,7 @@ class CountingDevice final : public kvtier::test::ForwardingDevice {
   std::int64_t reads = 0;
 };
 
-// A query, the output, the keys and the values: each in one piece.
+// The query, the output, the keys and the values are each read in one piece.
 TEST_F(Measures, ReadAContextsKeysAtOnceToVerifyAttention) {
   CountingDevice device(*device_);
   const Target target{
@@ -436,7 +435,7 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
   };
   const Seen prefill = seen(kStep, {1, 8, 0});
   EXPECT_GE(prefill.passed, std::chrono::duration<double>(kLongPause).count() + prefill.seconds);
-  // The pass before is not in its time.
+  // The time excludes the pass before it.
   const Seen second = seen(kPrefillSecond, {1, 8, 0});
   EXPECT_EQ(second.gemms, 2 * prefill.gemms);
   EXPECT_GT(second.passed, std::chrono::duration<double>(kLongPause).count() + second.seconds);

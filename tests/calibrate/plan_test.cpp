@@ -27,7 +27,7 @@ class RunPlan : public testing::Test {
     }
     return planned;
   }
-  /// A cell whose samples take so long; a list is gone through, its last value again and again.
+  /// A cell whose samples take these seconds, one after another; the last value repeats.
   PlannedCell cell(At at, std::vector<double> seconds, std::int64_t bytes = 0) {
     return {.at = std::move(at),
             .memory = Bytes(bytes),
@@ -102,7 +102,7 @@ TEST_F(RunPlan, MeasuresSomeCellsOfEveryTableIfTimeIsShort) {
   EXPECT_EQ(profile_.tables[1].left_out.size(), 2U);
 }
 
-TEST_F(RunPlan, MeasuresOnlyWhatTheProfileLacks) {
+TEST_F(RunPlan, MeasuresOnlyCellsThatTheProfileLacks) {
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1})};
   run({planned});
@@ -230,7 +230,7 @@ TEST_F(RunPlan, LeavesOutAFailedCellAndContinues) {
   ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
   EXPECT_EQ(profile_.tables[0].left_out[0].at, At{8});
   EXPECT_EQ(profile_.tables[0].left_out[0].why, "nothing ran beside it");
-  // Larger ones are not given up for it.
+  // Larger cells are still measured.
   ASSERT_EQ(profile_.tables[0].cells.size(), 1U);
   EXPECT_EQ(profile_.tables[0].cells[0].at, At{64});
 }

@@ -1,5 +1,5 @@
-/// The instrument against what it times, called directly, in turns within one run: what the
-/// interface adds. The shortest of many tries is compared, as other load only ever adds.
+/// Measured times against direct calls of the same work, in turns within one run: the overhead of
+/// the interface. The shortest of many tries is compared, because other load only adds time.
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +22,7 @@ namespace {
 constexpr double kBand = 0.05;
 /// A machine with other load gets several chances.
 constexpr int kRounds = 25;
-/// So long OpenBLAS's threads look for more work.
+/// Time for which OpenBLAS's threads poll for more work.
 constexpr auto kPolling = std::chrono::milliseconds(100);
 
 /// Times the second call. The first one wakes the library's threads, as the timer's queue does.

@@ -33,7 +33,7 @@ std::string output_of(const std::string& command) {
   return pipe != nullptr && ::pclose(pipe) == 0 ? text : "";
 }
 
-/// Reads of random blocks a second, by fio. In its terse format, version 3, field 8 is that.
+/// Random reads a second by fio: field 8 of its terse format, version 3.
 double fio_reads_per_second(const std::string& file, std::int64_t block, std::int64_t depth) {
   const std::string text = output_of(
       "fio --name=reads --filename=" + file + " --size=" + std::to_string(kFile) +
@@ -84,8 +84,7 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
       "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor);
   int cells = 0;
   for (const PlannedTable& table : plan_storage(target, bench)) {
-    // fio reads without pauses. Its buffers lie in small pages, so that it needs more pieces for a
-    // long read.
+    // fio reads without pauses. Its buffers are in small pages, so a long read needs more pieces.
     if (table.table.operation != OperationId::drive_read || table.table.variant == kAfterPause) {
       continue;
     }

@@ -4,7 +4,7 @@
 
 namespace kvtier::calibrate::test {
 
-/// A model whose every measure takes microseconds.
+/// A model so small that each measurement takes microseconds.
 inline ModelConfig small_model() {
   ModelConfig model;
   model.name = "small";

@@ -7,7 +7,7 @@
 namespace kvtier::calibrate {
 namespace {
 
-// The instrument on known truth: work of 5 ms.
+// Work of a known time: 5 ms.
 TEST(Worker, ReportsItsBeginAndEnd) {
   constexpr std::chrono::milliseconds kWork(5);
   int times = 0;
