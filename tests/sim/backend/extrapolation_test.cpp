@@ -13,7 +13,7 @@ const std::vector<DecodePiece> kPieces{
     {.from = Tokens(10), .base = 1, .slope = 0},
     {.from = Tokens(20), .base = 1, .slope = 0, .extrapolated = true}};
 
-TEST(CountExtrapolated, CountsIterationsOutsideOfWhatWasMeasured) {
+TEST(CountExtrapolated, CountsIterationsOutsideOfTheMeasuredRange) {
   // Contexts 4, 7, 10, 13, 16, 19, 22, 25: the first two and the last two.
   EXPECT_EQ(count_extrapolated(kPieces, 3, Tokens(4), 8), 4);
   EXPECT_EQ(count_extrapolated(kPieces, 3, Tokens(10), 4), 0);

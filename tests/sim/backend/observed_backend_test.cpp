@@ -89,18 +89,18 @@ TEST(PreLoading, LoadsOverlapThePrefillOfTheRequestBefore) {
   EXPECT_EQ(recorder.loads, (Spans{"0: 6 tokens 70-76", "0: 9 tokens 200-209"}));
 }
 
-TEST(AsynchronousSaving, OverlapsDecodeAndTheNextJob) {
+TEST(AsynchronousSaving, OverlapsDecodeAndTheNextRequest) {
   const SpanRecorder recorder = observe(60);
-  // The prompt's KV moves while its own decode runs. What decode made of session 0 moves while
-  // session 1's prefill runs, and of session 1 while the next job's does: from 209.6 on its
-  // last 1.4 tokens share the link with the next prompt's KV, which all in all keep it busy until
-  // 231.
+  // The prompt's KV is saved while its own decode runs. The KV of session 0's decode is saved
+  // during session 1's prefill, and that of session 1's decode during the next prefill. From 209.6
+  // on, its last 1.4 tokens share the link with the next prompt's KV, which keeps the link busy
+  // until 231.
   EXPECT_EQ(recorder.saves,
             (Spans{"0: 10 tokens 10-20", "0: 5 tokens 50-55", "1: 50 tokens 100-150",
                    "1: 11 tokens 200-212.4", "0: 20 tokens 209.6-231"}));
 }
 
-// An open transfer may have moved all it had and not have landed when it would be extended.
+// An open transfer may have moved all its bytes and not be complete yet when it is extended.
 TEST(ObservedBackend, ChangesNothingWithLatencies) {
   for (std::int64_t think = 1; think < 200; ++think) {
     for (const std::int64_t latency : {1, 4, 13}) {

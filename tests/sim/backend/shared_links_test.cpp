@@ -231,7 +231,7 @@ TEST(SharedLinks, AnOpenTransferMayEndBeforeItIsExtended) {
   EXPECT_TRUE(links.finish_next().open);
   EXPECT_FALSE(links.extend(ended, Bytes(1000000), at_ms(2)));
   EXPECT_EQ(links.counters(0, at_ms(2)).forward, Bytes(1000000));
-  // Beside another transfer of its path it is told apart from that.
+  // It is distinguished from another transfer on its path.
   const TransferId open = links.start(kUp, Bytes(1000000), 1, at_ms(2), true);
   links.start(kUp, Bytes(3000000), 2, at_ms(2));
   EXPECT_FALSE(links.extend(ended, Bytes(1000000), at_ms(2)));
@@ -299,7 +299,7 @@ World random_world(RandomStream& random) {
 
 struct Constraint {
   double limit;
-  /// Bit p: path p counts under it.
+  /// Bit p: the constraint limits path p.
   std::vector<bool> paths;
 };
 
@@ -332,8 +332,8 @@ struct Flow {
   double rate = 0;
 };
 
-/// Bertsekas and Gallager's algorithm, transfer by transfer: the constraint that gives its users
-/// least fixes them, and is taken out.
+/// Bertsekas and Gallager's algorithm, transfer by transfer: the constraint with the smallest share
+/// fixes the rates of its transfers, and is removed.
 void set_rates(std::vector<Flow>& flows, const std::vector<Constraint>& constraints) {
   std::vector<bool> fixed(flows.size(), false);
   for (std::size_t done = 0; done < flows.size();) {
@@ -371,8 +371,8 @@ struct Change {
   std::optional<std::size_t> extends;
 };
 
-/// Checks the rates of all transfers in flight by the definition of max-min fairness: nobody is
-/// above a limit, and each has a full limit under which nobody gets more than it does.
+/// Checks the rates of all transfers in flight by the definition of max-min fairness: no transfer
+/// exceeds a limit, and each transfer has a full limit under which no other one is faster.
 void expect_max_min(SharedLinks& links, const std::vector<std::size_t>& in_flight,
                     const std::vector<Constraint>& constraints) {
   const auto total = [&](const Constraint& c) {
@@ -448,7 +448,8 @@ TEST(SharedLinks, AgreesWithAFluidModelAndIsMaxMinFair) {
         const auto found = std::find_if(flows.begin(), flows.end(), [&](const Flow& f) {
           return change.extends && f.cookie == *change.extends;
         });
-        // A transfer about to end may have ended on one side only: those are not extended.
+        // A transfer about to end may have ended in only one of the two models, so it is not
+        // extended.
         if (found != flows.end() && found->left > 1000) {
           found->left += change.bytes;
           extended[next] = true;

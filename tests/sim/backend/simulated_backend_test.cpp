@@ -147,7 +147,7 @@ TEST(SimulatedBackend, StopsADecodeAfterTheIterationInWork) {
     };
     EXPECT_EQ(stop(101), (Stopped{at_ms(110), 1}));
     EXPECT_EQ(stop(119), (Stopped{at_ms(120), 2}));
-    // The iteration that ends at this instant has been followed by the next.
+    // The next iteration has begun at the instant at which this one ends.
     EXPECT_EQ(stop(120), (Stopped{at_ms(130), 3}));
     EXPECT_EQ(stop(100), (Stopped{at_ms(110), 1}));
     EXPECT_EQ(stop(195), (Stopped{at_ms(200), 10}));
@@ -550,7 +550,7 @@ TEST(SimulatedBackend, ALoadByItselfTakesItsOwnTime) {
   EXPECT_EQ(arrives(Medium::hbm, 3000), at_ms(7 + 8 + 1));
   // Other reads are no loads.
   EXPECT_EQ(arrives(Medium::dram, 1000), at_ms(20 + 2));
-  // Never faster than its way.
+  // A load is never faster than its path.
   hardware.ssd->bandwidth.one_load->rate = BytesPerSecond(9e6);
   EXPECT_EQ(arrives(Medium::hbm, 1000), at_ms(7 + 1));
 }
@@ -603,8 +603,8 @@ TEST(SimulatedBackend, UnequalLayersEachArriveAfterTheirOwnSize) {
   const auto time = [&](SimDuration layer, SimDuration outside) {
     return prefill_time(layer, outside, Bytes(9000), 0, false, kShrinkingLayers);
   };
-  // Layer i ends the job (5 - i + 1) C after it is there. C = 3: 18, 17.4, 16.2, 14.4 and 12 ms:
-  // the first. (Equal layers: 1.8 + 15.)
+  // Layer i ends the request (5 - i + 1) C after it is loaded. C = 3: 18, 17.4, 16.2, 14.4 and 12
+  // ms: the first. (Equal layers: 1.8 + 15.)
   EXPECT_EQ(time(for_ms(3), for_ms(0)), for_ms(18));
   // C = 1.5: 10.5, 11.4, 11.7, 11.4 and 10.5 ms: the third.
   EXPECT_EQ(time(SimDuration(1500000), for_ms(0)), SimDuration(11700000));
@@ -713,7 +713,7 @@ TEST(SimulatedBackend, CxlMemoryIsReachedBesideTheHost) {
   hardware.dram->bandwidth = BytesPerSecond(1e6);
   hardware.dram->host_load = BytesPerSecond(0.8e6);
   using enum Medium;
-  // 10,000 B at 2 MB/s, whatever the host's link and memory do.
+  // 10,000 B at 2 MB/s, independent of the host's link and memory.
   EXPECT_EQ(arrival_beside(hardware, cxl, hbm, dram, hbm), at_ms(5));
   // The same from DRAM takes 10,000 B / (1 - 0.8) MB/s, and twice that beside a read by the drive.
   EXPECT_EQ(arrival_beside(hardware, dram, hbm, cxl, hbm), at_ms(50));

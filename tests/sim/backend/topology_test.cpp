@@ -130,7 +130,7 @@ TEST(Topology, RefusesEdgesBetweenUnknownMediaAndASecondOne) {
   EXPECT_THROW(topology.connect(Medium{kHbm0}, Medium{kDram0}, {}), InvariantError);
 }
 
-TEST(Topology, SaysHowLongAnIdleTransferTakes) {
+TEST(Topology, GivesTheTimeOfASingleTransfer) {
   const Topology topology = two_servers();
   const auto time = [&](int from, int to) {
     return topology.idle_time(static_cast<Medium>(from), static_cast<Medium>(to),

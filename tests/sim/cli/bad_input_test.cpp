@@ -1,4 +1,4 @@
-/// Every message that bad input meets: exit code 2, the exact text, nothing on standard output.
+/// Every message for bad input: exit code 2, the exact text, nothing on standard output.
 
 #include <filesystem>
 #include <fstream>
@@ -19,7 +19,7 @@ const std::string kSystems =
 
 class BadConfig : public ProgramTest {};
 
-/// A value is walked through by calls of calls, and a stack is finite.
+/// Values are read recursively, and the stack is finite.
 TEST_F(BadConfig, RefusesJsonWithTooManyLevelsInEveryFile) {
   constexpr std::size_t kLevels = 80'000;
   const std::string deep = std::string(kLevels, '[') + std::string(kLevels, ']');
@@ -190,7 +190,7 @@ TEST_F(BadConfig, RefusesToReplayInstancesThatKeepSessions) {
                     "instance, got 4"});
 }
 
-TEST_F(BadConfig, NamesWhatIsWrongWithACluster) {
+TEST_F(BadConfig, NamesEveryProblemOfACluster) {
   write_run({{"/cluster", {{"instances", 2}, {"router", "rondom"}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
                    {"run.json: /cluster/router: expected one of random, round_robin, session, "
@@ -580,14 +580,14 @@ TEST_F(BadCommandLine, RefusesTheBoundOfARunWithAClock) {
                    {"--bound requires --untimed", "see kvtier simulate --help"});
 }
 
-TEST_F(BadCommandLine, RefusesCapacitiesThatAreNoSizes) {
+TEST_F(BadCommandLine, RefusesCapacitiesThatAreNotSizes) {
   write_run();
   expect_bad_input({"trace", "mrc", "run.json", "--capacities", "16GiB,huge,0GiB"},
                    {"--capacities: expected a size such as \"128GiB\", got \"huge\"",
                     "--capacities: expected a size such as \"128GiB\", got \"0GiB\""});
 }
 
-TEST_F(BadCommandLine, RefusesCurvesOfBlocksThatHaveNoMeaning) {
+TEST_F(BadCommandLine, RefusesMeaninglessCurvesOfBlocks) {
   write_run();
   expect_bad_input({"trace", "mrc", "run.json", "--policy", "fifo", "--bound", "--sampling-rate",
                     "0.5", "--capacities", "5Mitokens"},
@@ -664,14 +664,14 @@ TEST_F(BadCapacity, SuggestsTheMetricThatWasMeant) {
   EXPECT_EQ(files(), std::vector<std::string>{"run.json"});
 }
 
-TEST_F(BadCapacity, RefusesAConditionThatIsNone) {
+TEST_F(BadCapacity, RefusesAMalformedCondition) {
   write_run();
   expect_bad_input({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<2"},
                    {"--find-capacity: expected METRIC<=NUMBER or METRIC>=NUMBER, such as "
                     "ttft_seconds.p90<=2, got \"ttft_seconds.p90<2\""});
 }
 
-TEST_F(BadCapacity, RefusesWhatShowsOneRunOrNone) {
+TEST_F(BadCapacity, RefusesOptionsOfASingleRun) {
   write_run();
   expect_bad_input(
       {"simulate", "run.json", "--find-capacity", "turns>=1", "--untimed", "--print-config",
@@ -706,7 +706,7 @@ TEST_F(BadCapacity, RefusesItsOptionsWithoutIt) {
   }
 }
 
-TEST_F(BadCapacity, RefusesAToleranceThatIsNone) {
+TEST_F(BadCapacity, RefusesAnInvalidTolerance) {
   write_run();
   for (const char* value : {"0", "1.5", "1%", "nan"}) {
     expect_bad_input(
@@ -719,7 +719,7 @@ TEST_F(BadCapacity, RefusesAToleranceThatIsNone) {
 class BadExpectations : public ProgramTest {};
 
 TEST_F(BadExpectations, AreFoundBeforeTheRun) {
-  write_run({{"/workload/warmup_turns", 1000000}});  // which only the run finds out to be too many
+  write_run({{"/workload/warmup_turns", 1000000}});  // too many, which only the run detects
   write("expect.json", R"({"metrics/turns": {"min": 1}, "/a~2": {"min": 1},
                            "/metrics/turns": {"least": 1}})");
   expect_bad_input(

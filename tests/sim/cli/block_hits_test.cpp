@@ -1,5 +1,5 @@
-/// `kvtier simulate --untimed` on mooncake_conversation: the blocks and tokens that are hit, as
-/// tests/data/count_hits.py and independent counts of two tiers have them.
+/// `kvtier simulate --untimed` on mooncake_conversation: hit blocks and tokens equal those of
+/// tests/data/count_hits.py, and for two tiers those of independent counts.
 
 #include <cstdlib>
 #include <filesystem>

@@ -13,7 +13,7 @@ namespace {
 
 using CalibrateRun = ProgramTest;
 
-TEST_F(CalibrateRun, KeepsWhatAnInterruptedRunMeasured) {
+TEST_F(CalibrateRun, KeepsTheCellsOfAnInterruptedRun) {
   Started run = start({"calibrate", "--out", "p.json"});
   ASSERT_TRUE(run.runs_until([&] { return std::filesystem::exists(path("p.json.partial")); }));
   run.signal(SIGINT);

@@ -1,4 +1,4 @@
-/// `kvtier calibrate` without a device: profiles from tables, their errors, what they mean.
+/// `kvtier calibrate` without a device: profiles from tables, their errors and their explanation.
 
 #include <regex>
 #include <string>
@@ -38,7 +38,7 @@ TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
   EXPECT_EQ(files(), std::vector<std::string>{"p.json"});
 }
 
-TEST_F(CalibrateProfiles, SaysWhatIsMissingForATable) {
+TEST_F(CalibrateProfiles, NamesMissingOptionsForATable) {
   const std::string table = (configs() / "examples/kernel_times.csv").string();
   expect_bad_input({"calibrate", "--from-table", table, "--out", "p.json"},
                    {"--from-table: needs --model, whose shapes were timed"});
@@ -113,7 +113,7 @@ TEST_F(CalibrateProfiles, ExitsWithOneOutOfBand) {
   EXPECT_NE(outcome.out.find("OUT"), std::string::npos) << outcome.out;
 }
 
-TEST_F(CalibrateProfiles, ExplainsWhatAProfileMeans) {
+TEST_F(CalibrateProfiles, ExplainsAProfile) {
   import();
   const Outcome outcome = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b",
                                   "--hardware", "a100-80g", "--history", "1024", "--prompt", "64"});
@@ -128,7 +128,7 @@ TEST_F(CalibrateProfiles, ExplainsWhatAProfileMeans) {
   }
 }
 
-TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
+TEST_F(CalibrateProfiles, NamesTheReasonIfAProfileCannotBeExplained) {
   import();
   expect_bad_input({"calibrate", "--explain", "p.json"}, {"--explain: needs --model"});
   const Outcome other = kvtier(
@@ -136,7 +136,7 @@ TEST_F(CalibrateProfiles, SaysWhatCannotBeExplained) {
   EXPECT_EQ(other.code, 2);
   EXPECT_NE(other.err.find("has no gemm of 15360 x 5120 in 2 B (qkv)"), std::string::npos)
       << other.err;
-  // A table says nothing of links.
+  // A profile from a table has no links.
   const Outcome alone = kvtier({"calibrate", "--explain", "p.json", "--model", "llama2-7b"});
   EXPECT_EQ(alone.code, 2);
   EXPECT_NE(alone.err.find("/hardware/links/pcie/to_device: missing key"), std::string::npos)
@@ -160,7 +160,7 @@ TEST_F(CalibrateProfiles, PrintsTheSparsityOfScoresAsAConfigTakesIt) {
                    {"--tokens: 1025 tokens do not fit in the context window of kvtier-tiny, 1024"});
 }
 
-TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
+TEST_F(CalibrateProfiles, RefusesFilesThatAreNoProfiles) {
   expect_bad_input({"calibrate", "--check", "none.json", "--no-measure"},
                    {"/hardware/profile: no such file: none.json"});
   write("old.json", R"({"format": "kvtier.profile/0"})");
@@ -179,7 +179,7 @@ TEST_F(CalibrateProfiles, RefusesProfilesThatAreNone) {
       << negative.err;
 }
 
-TEST_F(CalibrateProfiles, AreMeasuredAgainOnTheirOwnDeviceOnly) {
+TEST_F(CalibrateProfiles, AreMeasuredAgainOnlyOnTheirOwnDevice) {
   import();
   const Profile profile = read_profile(path("p.json"));
   const Outcome outcome =

@@ -68,11 +68,11 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   for (const ProfileTable& table : profile.tables) {
     operations.insert(table.operation);
   }
-  // Those behind are imported from tables only.
+  // Later operations are only imported from tables.
   constexpr auto kMeasured = static_cast<std::size_t>(OperationId::gemm_grid);
   EXPECT_EQ(operations.size(), kMeasured - (no_drive ? 5 : 0));
   EXPECT_EQ(profile.provenance.notes.size(), no_drive ? 4U : 5U);
-  // No path of the machine that measured.
+  // The profile contains no path of this machine.
   EXPECT_EQ(read("p.json").find(path("").string()), std::string::npos);
 
   // Complete cells are measured again only if other work disturbed them.

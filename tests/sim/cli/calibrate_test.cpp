@@ -101,7 +101,7 @@ TEST_F(Calibrate, RefusesStorageThatCannotBeWritten) {
                         "/proc: cannot write a test file: ", "");
 }
 
-TEST_F(Calibrate, SaysWhatAGpuNeeds) {
+TEST_F(Calibrate, NamesTheRequirementsOfAGpu) {
   if (std::filesystem::exists("/dev/nvidiactl")) {
     GTEST_SKIP() << "this machine has an NVIDIA driver";
   }

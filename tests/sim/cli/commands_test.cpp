@@ -63,7 +63,7 @@ TEST_F(Simulate, GivesTheSameBytesWhenItStepsEveryIteration) {
   EXPECT_EQ(read("fast--decisions"), read("slow--decisions"));
 }
 
-TEST_F(Simulate, ResultDoesNotDependOnWhatElseIsWritten) {
+TEST_F(Simulate, ResultDoesNotDependOnOtherOutputs) {
   ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "a.json"}).code, 0);
   ASSERT_EQ(kvtier({"simulate", "run.json", "--json", "b.json", "--requests", "r.csv",
                     "--decisions", "d.jsonl", "--timeline", "t.json"})
@@ -173,7 +173,7 @@ TEST_F(Simulate, FailsExpectationsThatDoNotHold) {
   EXPECT_EQ(read_json("out.json"), result);  // a failed check is a result, too
 }
 
-TEST_F(Simulate, UpdatesExpectationsToWhatItFinds) {
+TEST_F(Simulate, UpdatesExpectationsToItsResults) {
   write("expect.json", R"({"/metrics/turns": 1, "/config/seed": {"value": 5, "tolerance": 1}})");
   EXPECT_EQ(kvtier({"simulate", "run.json", "--expect", "expect.json"}).code, 1);
   EXPECT_EQ(read_json("expect.json")["/metrics/turns"], 1);
@@ -191,7 +191,7 @@ TEST_F(Simulate, UpdatesExpectationsToWhatItFinds) {
   EXPECT_EQ(read_json("expect.json"), json({{"/metrics/turns", {{"max", 1}}}}));
 }
 
-TEST_F(Simulate, UpdatesNoExpectationOfAValueThatIsNotThere) {
+TEST_F(Simulate, UpdatesNoExpectationOfAMissingValue) {
   const std::string text = R"({"/metrics/turns": 1, "/metrics/nothing": 1})";
   write("expect.json", text);
   expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--update-expect"},
@@ -309,7 +309,7 @@ TEST_F(Simulate, ShowsAnUntimedReplayBesideItsBoundsAsATable) {
   EXPECT_TRUE(contains(kvtier(bounded).out, "Belady")) << kvtier(bounded).out;
 }
 
-TEST_F(Simulate, SaysWhatAnUntimedReplayReachesOfTheBound) {
+TEST_F(Simulate, GivesTheShareOfTheBoundThatAnUntimedReplayReaches) {
   const json result =
       result_of({"--untimed", "--bound", "--set", "/hardware/dram/capacity=16GiB", "--set",
                  "/system/tiers/ssd=none", "--set", "/system/prefetch=none"});
@@ -466,7 +466,7 @@ class Presets : public ProgramTest {};
 const std::string kNotice =
     "kvtier: the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2\n";
 
-TEST_F(Presets, WhoseNameChangedItsMeaningSaySoOnce) {
+TEST_F(Presets, ReportAChangedMeaningOnce) {
   write_run({{"/system", "vllm"}});
   const Outcome config = kvtier({"simulate", "run.json", "--print-config"});
   EXPECT_EQ(config.code, 0);
@@ -489,7 +489,7 @@ TEST_F(Presets, HaveNoticesOfText) {
   expect_bad_input({"simulate", "run.json"}, {"./mine.json: /notice: expected a text, got 3"});
 }
 
-TEST_F(Presets, OfVllmRunInTime) {
+TEST_F(Presets, ForVllmRunInTime) {
   for (const char* system :
        {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache", "sglang",
         "sglang_hicache", "tensorrt_llm", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
@@ -568,7 +568,7 @@ TEST_F(Trace, SharedPromptsAreCountedAndReplayToTheSameMetrics) {
   EXPECT_EQ(read_json("replayed.json")["metrics"], read_json("generated.json")["metrics"]);
 }
 
-TEST_F(Trace, CountsBlocksOfAConfigOrOfATraceAlone) {
+TEST_F(Trace, CountsBlocksOfAConfigOrOnlyOfATrace) {
   const Outcome outcome = kvtier({"trace", "mrc", "run.json", "--block", "16", "--capacities",
                                   "64GiB,1Mitokens,100blocks", "--bound", "--json", "curve.json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -1,4 +1,4 @@
-/// `kvtier reproduce engines-cache` as a user meets it.
+/// `kvtier reproduce engines-cache`: exit codes, outputs, messages.
 
 #include <filesystem>
 #include <fstream>
@@ -161,7 +161,7 @@ TEST_F(EnginesCache, RefusesTruncatedFiles) {
   EXPECT_NE(half.err.find("truncated"), std::string::npos) << half.err;
 }
 
-TEST_F(EnginesCache, SaysWhatIsWrongInATable) {
+TEST_F(EnginesCache, NamesEveryProblemOfATable) {
   write(kName, "req,prompt_tokens,hit_lots\n0,1100,0\n");
   expect_bad_input(arguments(), {"oracles/vllm_mgr_prompt_mine_b512.csv: expected hits of a "
                                  "capacity and evictions, got the column \"hit_lots\""});

@@ -101,7 +101,7 @@ std::set<std::string> anchors_of(const fs::path& page) {
   return anchors;
 }
 
-/// Why a link of the page is dead, or "".
+/// The reason why a link of the page is dead, or "".
 std::string problem_of(const fs::path& page, const std::string& target) {
   if (target.find("://") != std::string::npos) {
     return "";
@@ -138,7 +138,7 @@ TEST(Links, LeadToFilesAndHeadings) {
   EXPECT_GT(links, 100);
 }
 
-TEST(Links, ThatAreDeadAreFound) {
+TEST(Links, AreReportedIfDead) {
   const fs::path page = kRoot / "docs/index.md";
   EXPECT_EQ(problem_of(page, "nowhere.md"), "no such file");
   EXPECT_EQ(problem_of(page, "concepts.md#nothing"), "no such heading");

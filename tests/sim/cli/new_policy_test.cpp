@@ -1,4 +1,4 @@
-/// `kvtier new policy`: what it writes, what it refuses. new_policy_slow_test.cpp builds it.
+/// `kvtier new policy`: its files and its refusals. new_policy_slow_test.cpp builds it.
 
 #include <string>
 #include <vector>
@@ -132,7 +132,7 @@ TEST_F(NewPolicy, RefusesAFileForAFolder) {
 }
 
 TEST_F(NewPolicy, AFolderThatCannotBeWrittenIsAFailure) {
-  // Nobody may write there, not even root.
+  // No user may write there, not even root.
   const Outcome outcome = kvtier({"new", "policy", "mine", "--library", "--out", "/proc"});
   EXPECT_EQ(outcome.code, 3);
   EXPECT_EQ(outcome.err, "kvtier: /proc/mine.cpp: cannot write: No such file or directory\n");

@@ -69,7 +69,7 @@ TEST_F(Plugin, MayFollowTheCommandAndBeRepeated) {
                              "already\n");
 }
 
-TEST_F(Plugin, KeepsWhatEveryEvictionPolicyOwes) {
+TEST_F(Plugin, PassesTheChecksOfEveryEvictionPolicy) {
   const Outcome outcome = kvtier({"check", "policy", "newest_first", "--plugin", kNewest});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "eviction policy newest_first: 13 checks in 1 cases, passed\n");
@@ -85,7 +85,7 @@ TEST_F(Plugin, ChecksAPolicyOfAnotherKindByItsDeclaration) {
             "admission policy second_hit: declaration, passed\n");
 }
 
-TEST_F(Plugin, IsRefusedIfItIsNotThere) {
+TEST_F(Plugin, IsRefusedIfItIsMissing) {
   const std::string missing = path("nowhere.so").string();
   expect_bad_input({"list", "policies", "--plugin", "nowhere.so"},
                    {"--plugin: nowhere.so: cannot be loaded: " + missing +
@@ -126,7 +126,7 @@ TEST_F(Plugin, IsRefusedIfItThrows) {
   expect_refused("plugin_throws", {"does not give its policies: no licence"});
 }
 
-TEST_F(Plugin, IsRefusedWithANameThatIsTakenAndAllElseThatIsWrong) {
+TEST_F(Plugin, IsRefusedForATakenNameAndAllOtherProblems) {
   expect_refused("plugin_taken",
                  {"admission policy \"second_hit\": there is one of this name already",
                   "admission policy \"nameless\": summary: is empty"});

@@ -30,7 +30,7 @@ class Started {
           std::filesystem::path capture, const char* program = KVTIER_PROGRAM);
   Started(const Started&) = delete;
   Started& operator=(const Started&) = delete;
-  /// A test that gave up leaves no run of hours behind.
+  /// Ends the program, so that a failed test leaves no long run behind.
   ~Started();
   void signal(int number) const;
   [[nodiscard]] bool running();

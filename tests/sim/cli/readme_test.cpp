@@ -124,7 +124,7 @@ TEST_P(Page, ConfigsResolve) {
   }
 }
 
-TEST_P(Page, OutputsAreWhatTheProgramPrints) {
+TEST_P(Page, OutputsEqualThoseOfTheProgram) {
   std::string page = read_file(page_);
   for (const Block& block : fenced_blocks(page)) {
     write_file_of(block);

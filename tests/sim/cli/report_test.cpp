@@ -75,7 +75,7 @@ TEST_F(ReportCommand, NeedsAFileToWrite) {
                    {"RESULT is required", "see kvtier report --help"});
 }
 
-TEST_F(ReportCommand, FailsWhereItCannotWrite) {
+TEST_F(ReportCommand, FailsIfItCannotWrite) {
   const Outcome outcome = kvtier({"report", "a.json", "--out", "nowhere/a.html"});
   EXPECT_EQ(outcome.code, 3);
   EXPECT_EQ(outcome.err, "kvtier: nowhere/a.html: cannot write: No such file or directory\n");

@@ -1,4 +1,4 @@
-/// `kvtier reproduce` as a user meets it: exit codes, outputs, messages.
+/// `kvtier reproduce`: exit codes, outputs, messages.
 
 #include <csignal>
 #include <filesystem>
@@ -91,7 +91,7 @@ TEST_F(Reproduce, SuggestsThePaperAndTheFigure) {
                     "--figure: expected one of 1, got \"one\""});
 }
 
-TEST_F(Reproduce, NamesWhatIsWrongInAFile) {
+TEST_F(Reproduce, NamesEveryProblemOfAFile) {
   write("cfg/papers/tiny/figures/1.json",
         R"({"title": "t", "source": "s", "values": [{"name": "v", "unit": "%", "vale": 1}]})");
   expect_bad_input(arguments(),

@@ -1,4 +1,4 @@
-/// `kvtier sweep` as a user meets it: exit codes, outputs, messages, and what a kill leaves.
+/// `kvtier sweep`: exit codes, outputs, messages, and the state after a kill.
 
 #include <algorithm>
 #include <csignal>
@@ -111,7 +111,7 @@ TEST_F(SweepCommand, NeedsAFolder) {
   EXPECT_EQ(outcome.err, "kvtier: --out is required\nkvtier: see kvtier sweep --help\n");
 }
 
-TEST_F(SweepCommand, RefusesAShardThatThereIsNot) {
+TEST_F(SweepCommand, RefusesAShardThatDoesNotExist) {
   for (const char* shard : {"0/2", "3/2", "1", "1/", "/2", "1/2/3", "a/b", "1 /2", "-1/2"}) {
     expect_bad_input(
         arguments({"--shard", shard}),
@@ -199,7 +199,7 @@ TEST_F(SweepCommand, NamesAColumnThatNoResultHas) {
   EXPECT_EQ(kvtier(arguments({"--resume"})).code, 0);
 }
 
-TEST_F(SweepCommand, FailsWhereItCannotWrite) {
+TEST_F(SweepCommand, FailsIfItCannotWrite) {
   const Outcome outcome = kvtier({"sweep", "s.json", "--out", "run.json/out"});
   EXPECT_EQ(outcome.code, 3);
   EXPECT_EQ(outcome.err, "kvtier: run.json/out: cannot make the folder: Not a directory\n");
@@ -224,7 +224,7 @@ TEST_F(SweepCommand, FailsOnAFullDisk) {
   EXPECT_EQ(files_of("out"), kResultFiles);
 }
 
-/// Sweeps to be ended in their midst.
+/// Sweeps that are interrupted.
 class LongSweep : public SweepCommand {
  protected:
   /// Two dozen runs of so many sessions.
@@ -269,7 +269,7 @@ TEST_F(LongSweep, ResumesToTheSameBytesHoweverOftenItIsKilled) {
   EXPECT_GE(kept, 3 * kKills);
   const Outcome last = kvtier(arguments({"--resume", "--jobs", "2"}));
   EXPECT_EQ(last.code, 0) << last.err;
-  // Only what was in flight when it was killed is run again.
+  // Only the runs in flight at the kill are run again.
   EXPECT_EQ(last.err.find(std::to_string(24 - kept) + " runs in "), 0U) << last.err;
   EXPECT_EQ(files_of("out"), kResultFiles);
   for (const std::string& name : kResultFiles) {

@@ -58,8 +58,8 @@ std::vector<json> lines_of(const std::string& text) {
   return lines;
 }
 
-// 3 evictions x 7 capacities x 3 seeds, and 64 times the DRAM finds more with every eviction.
-TEST_F(StockSweeps, DramCapacityFindsMoreInMore) {
+// 3 evictions x 7 capacities x 3 seeds. With every eviction, 64 times the DRAM has more hits.
+TEST_F(StockSweeps, MoreDramGivesMoreHits) {
   ASSERT_EQ(kvtier({"sweep", "configs/sweeps/dram-capacity.json", "--out", "out"}).code, 0);
   const std::vector<json> lines = lines_of(read("out/results.jsonl"));
   ASSERT_EQ(lines.size(), 3U * 7 * 3);
@@ -74,9 +74,10 @@ TEST_F(StockSweeps, DramCapacityFindsMoreInMore) {
   }
 }
 
-// Fig. 21 of AttentionStore, 3 policies x 6 capacities: at every capacity knowing the queue finds
-// most and FIFO least, more capacity finds more, and what the paper's text says of 2 and 10 TiB
-// holds within the 8 points of `kvtier reproduce attentionstore --figure 21`.
+// Fig. 21 of AttentionStore, 3 policies x 6 capacities: at every capacity the scheduler-aware
+// policy has the most hits and FIFO the fewest, more capacity has more hits, and the figures of the
+// paper's text for 2 and 10 TiB hold within the 8 points of `kvtier reproduce attentionstore
+// --figure 21`.
 TEST_F(StockSweeps, Figure21IsTheWholeGrid) {
   ASSERT_EQ(
       kvtier({"sweep", "configs/papers/attentionstore/fig21.sweep.json", "--out", "out"}).code, 0);
@@ -111,7 +112,7 @@ TEST_F(StockSweeps, Figure21IsTheWholeGrid) {
 
 // An online scheduler allows the online policies: 2 evictions x 1 order x 1 prefetch x 3 tiers.
 // Their results do not depend on the knowledge offered.
-TEST_F(StockSweeps, PolicyMatrixRunsWhatTheKnowledgeAllows) {
+TEST_F(StockSweeps, PolicyMatrixRunsPoliciesThatTheKnowledgeAllows) {
   ASSERT_EQ(kvtier({"sweep", "configs/sweeps/policy-matrix.json", "--out", "out"}).code, 0);
   const std::vector<json> lines = lines_of(read("out/results.jsonl"));
   ASSERT_EQ(lines.size(), 2U * 4 * 2 * 3 * 3);
@@ -127,7 +128,7 @@ TEST_F(StockSweeps, PolicyMatrixRunsWhatTheKnowledgeAllows) {
     } else {
       EXPECT_TRUE(same.contains("refused")) << same;
     }
-    // Real pressure: KV is lost for want of room, and requests wait.
+    // Real pressure: KV is lost for lack of room, and requests wait.
     EXPECT_GT(lines[i]["metrics"]["lost_hits"]["capacity"], 100) << lines[i]["axes"];
     EXPECT_GT(lines[i]["metrics"]["queueing_seconds"]["mean"], 1) << lines[i]["axes"];
   }

@@ -269,7 +269,7 @@ TEST_F(Validate, KeepsThePointsThatWereDoneWhenInterrupted) {
   EXPECT_EQ(kept["points"][0]["labels"][0], "fast");
 }
 
-TEST_F(Validate, RefusesWhatADeviceCannotRun) {
+TEST_F(Validate, RefusesConfigsThatADeviceCannotRun) {
   expect_bad_input(small({"--set", "/cluster/instances=2", "--set", "/system/positions=embedded"}),
                    {"/cluster: a device is one instance, got 2",
                     "/system/positions: a device keeps keys without positions"});
@@ -294,7 +294,7 @@ TEST_F(Validate, RefusesPointsOfASweepBeforeItRunsAny) {
   EXPECT_NE(outcome.out.find("two: refused: /cluster"), std::string::npos) << outcome.out;
 }
 
-TEST_F(Validate, RunsThePointsThatAreAskedFor) {
+TEST_F(Validate, RunsTheRequestedPoints) {
   const std::string config = (configs() / "validation" / "cpu.json").string();
   write("sweep.json", R"({"config": ")" + config + R"(", "axes": [
         {"name": "system", "values": [
@@ -319,7 +319,7 @@ TEST_F(Validate, RunsThePointsThatAreAskedFor) {
                    {"--only chooses points of a sweep; this is one config"});
 }
 
-TEST_F(Validate, SaysWhatADeviceNeeds) {
+TEST_F(Validate, NamesTheRequirementsOfADevice) {
   EXPECT_EQ(kvtier(small({"--device", "gpu"})).code, 2);
   const Outcome outcome =
       kvtier({"validate", (configs() / "validation" / "cpu.json").string(), "--storage", "/proc"});

@@ -91,7 +91,7 @@ TEST_F(Commits, AreThoseOfTheSources) {
   EXPECT_EQ(source(), line(commit()));
 }
 
-TEST_F(Commits, LeaveTheFileAloneWhereTheyAreTheSame) {
+TEST_F(Commits, LeaveAnUnchangedFileAlone) {
   git("init");
   git("add file");
   git("commit -m one");

@@ -38,7 +38,7 @@ std::string long_text() {
 
 class EverySuffix : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EverySuffix, ReadsBackWhatWasWritten) {
+TEST_P(EverySuffix, ReadsBackItsOutput) {
   const TempDir dir;
   const std::string text = long_text();
   const auto path = dir.compressed(std::string("text") + GetParam(), text);
@@ -159,7 +159,7 @@ TEST(LineReader, RefusesALineWithoutEnd) {
             "endless.zst:2: a line is longer than 64 MiB");
 }
 
-TEST(CompressedWriter, ReportsAFolderThatIsNotThere) {
+TEST(CompressedWriter, ReportsAMissingFolder) {
   const TempDir dir;
   EXPECT_THROW(CompressedWriter(dir.path() / "absent" / "text.gz"), DeviceError);
 }

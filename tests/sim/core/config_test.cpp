@@ -302,7 +302,7 @@ TEST(ConfigReader, RefusesAFractionForAWholeNumber) {
 }
 
 TEST(ConfigReader, RefusesNumbersThatDoNotFitTheirType) {
-  // 2^64 - 5 is what -5 becomes where signs are lost; 2^64 becomes a double.
+  // 2^64 - 5 is -5 as an unsigned number; 2^64 becomes a double.
   EXPECT_EQ(problems_of<Everything>(R"({"count": 18446744073709551611})"),
             Lines{"/count: expected a whole number, got 18446744073709551611"});
   EXPECT_EQ(problems_of<Everything>(R"({"count": 18446744073709551616})"),
@@ -317,7 +317,7 @@ TEST(ConfigReader, RefusesNumbersThatDoNotFitTheirType) {
   EXPECT_EQ(read<Everything>(R"({"count": -9223372036854775808})").count, INT64_MIN);
 }
 
-TEST(ConfigReader, RefusesANegativeNumberWhereNoneMakesSense) {
+TEST(ConfigReader, RefusesAnInvalidNegativeNumber) {
   EXPECT_EQ(problems_of<WithRequired>(R"({"name": "a", "count": -5})"),
             Lines{"/count: expected a whole number >= 0, got -5"});
   EXPECT_EQ(problems_of<WithRequired>(R"({"name": "a", "count": 18446744073709551611})"),
@@ -551,7 +551,7 @@ TEST(StrictJson, RefusesADuplicateKey) {
   EXPECT_EQ(parse_problems(R"({"a": 1, "b": 2, "a": 3})"), Lines{"x.json: /a: duplicate key"});
 }
 
-TEST(StrictJson, PointsToADuplicateKeyWhereverItLies) {
+TEST(StrictJson, PointsToADuplicateKeyAtAnyDepth) {
   EXPECT_EQ(parse_problems(R"({"a": {"b": {"c": 1, "c": 1}}})"),
             Lines{"x.json: /a/b/c: duplicate key"});
   EXPECT_EQ(parse_problems(R"({"a": [0, [], {"k": 1}, {"x/y": 1, "x/y": 2}]})"),
@@ -640,7 +640,7 @@ TEST(StrictJson, ReadsALongListInTimeProportionalToItsLength) {
 
 // ---- Writer ----
 
-TEST(ConfigWriter, WritesWhatTheReaderTurnsBackIntoTheSame) {
+TEST(ConfigWriter, WritesConfigsThatReadBackEqual) {
   const std::string text =
       R"({"enabled":false,"count":-3,"slots":64,"port":4294967295,"share":0.1,"speed":2.5,)"
       R"("name":"fast \"quoted\"","discipline":"layer_wise","capacity":"1TiB","window":"16tokens",)"

@@ -49,7 +49,7 @@ TEST(Suggestion, AsksWhetherTheNearestWordWasMeant) {
   EXPECT_EQ(suggestion("capcity", kKeys), " (did you mean \"capacity\"?)");
 }
 
-TEST(Suggestion, IsSilentWhereNothingIsNear) {
+TEST(Suggestion, IsEmptyIfNothingIsNear) {
   EXPECT_EQ(suggestion("eviction", kKeys), "");
   EXPECT_EQ(suggestion("eviction", {}), "");
 }

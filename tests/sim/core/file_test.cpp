@@ -231,7 +231,7 @@ TEST_F(AtomicFiles, DoNotReplaceADevice) {
             path.string() + ": cannot write: not a regular file");
 }
 
-TEST_F(AtomicFiles, RemoveWhatKilledProcessesLeft) {
+TEST_F(AtomicFiles, RemoveTemporaryFilesOfKilledProcesses) {
   const std::string path = (folder_ / "a.json").string();
   const auto leave = [](const std::string& name) {
     return ::open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);

@@ -133,7 +133,7 @@ TEST(Histogram, CountsUpToABucket) {
   EXPECT_EQ(histogram.count_up_to(INT64_MAX), 5);
 }
 
-TEST(Histogram, RefusesWhatHasNoMeaning) {
+TEST(Histogram, RefusesInvalidArguments) {
   Histogram histogram;
   EXPECT_THROW(histogram.add(-1), InvariantError);
   EXPECT_THROW(static_cast<void>(histogram.mean()), InvariantError);

@@ -101,7 +101,7 @@ TEST(ParseQuantity, KeepsZeroAndNegativeNumbers) {
 }
 
 // 4 years of 8,766 hours: 10 $ / 35,064 h, and 35,064 $ are 1 $/h.
-TEST(ParseQuantity, WritesOffWhatIsBoughtOverItsYears) {
+TEST(ParseQuantity, SpreadsPurchasePricesOverTheYears) {
   const auto memory = parse_quantity<DollarsPerGibHour>("10$/GiB over 4y");
   ASSERT_TRUE(memory);
   EXPECT_DOUBLE_EQ(memory->value, 10.0 / 35064);
@@ -173,13 +173,13 @@ TEST(ParseQuantity, RefusesANumberThatItsUnitMakesInfinite) {
   expect_refused<BytesPerSecond>({"1e300TB/s", "-1e300TB/s"});
 }
 
-TEST(ParseQuantity, RefusesWhatIsNotWholeInItsOwnUnit) {
+TEST(ParseQuantity, RefusesFractionsOfTheSmallestUnit) {
   expect_refused<Bytes>({"0.5B", "1.0001kB", "0.3GiB", "1e-1B"});
   expect_refused<Tokens>({"1.5tokens"});
   expect_refused<SimDuration>({"0.5ns", "1.0001us", "1e-10s"});
 }
 
-TEST(ParseQuantity, RefusesWhatDoesNotFitIn64Bits) {
+TEST(ParseQuantity, RefusesQuantitiesBeyond64Bits) {
   // 2^63 = 9.22e18 bytes = 8192 PiB.
   expect_refused<Bytes>({"8192PiB", "1e19B", "9223372036854775808B", "1e300PiB"});
   expect_refused<SimDuration>({"200000d"});  // 200,000 * 86,400 s = 1.7e19 ns
@@ -278,7 +278,7 @@ TYPED_TEST(QuantityFormats, ExampleParsesMatchesThePatternAndIsItsOwnText) {
   EXPECT_TRUE(std::regex_match(format.example, std::regex(format.pattern)));
 }
 
-TYPED_TEST(QuantityFormats, PatternRefusesWhatHasNoUnitOrAForeignOne) {
+TYPED_TEST(QuantityFormats, PatternRefusesMissingAndForeignUnits) {
   const std::regex pattern(quantity_format<TypeParam>().pattern);
   for (const char* text : {"128", "128 foo", "", "foo", "infB", "1 2B", "128  GiB"}) {
     EXPECT_FALSE(std::regex_match(text, pattern)) << text;

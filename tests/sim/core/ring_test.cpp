@@ -41,7 +41,7 @@ TEST(Ring, RefusesToPopNothing) {
   EXPECT_THROW(ring.pop_front(), InvariantError);
 }
 
-TEST(Ring, DoesWhatADequeDoesOnRandomOperations) {
+TEST(Ring, AgreesWithADequeOnRandomOperations) {
   Ring<std::int64_t> ring;
   std::deque<std::int64_t> model;
   RandomStream random(1, "ring");

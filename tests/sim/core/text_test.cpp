@@ -15,7 +15,7 @@ TEST(Utf8, IsTextOfEveryLength) {
   EXPECT_TRUE(is_utf8(std::string(1000, 'a')));
 }
 
-TEST(Utf8, EndsAtTheFirstByteThatIsNone) {
+TEST(Utf8, EndsAtTheFirstInvalidByte) {
   EXPECT_EQ(end_of_utf8("\xE9"), 0U) << "Latin-1";
   EXPECT_EQ(end_of_utf8("0123456789\xFF"), 10U);
   EXPECT_EQ(end_of_utf8("a\x80"), 1U) << "a continuation without its beginning";
@@ -36,7 +36,7 @@ TEST(PrintableText, HasNoControlCharacters) {
   EXPECT_EQ(printable_line("a\tb\nc"), "a\tb\\nc");
 }
 
-TEST(PrintableText, ShowsWhatIsNoUtf8AsReplacementCharacters) {
+TEST(PrintableText, ShowsInvalidUtf8AsReplacementCharacters) {
   EXPECT_EQ(printable("caf\xE9!"), "caf\xEF\xBF\xBD!");
   EXPECT_EQ(printable("caf\xC3\xA9"), "caf\xC3\xA9");
 }

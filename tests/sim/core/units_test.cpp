@@ -131,7 +131,7 @@ TEST(Units, DurationFromSecondsIsNeverShorterThanAsked) {
   }
 }
 
-TEST(Units, DurationFromSecondsRefusesWhatIsNoDuration) {
+TEST(Units, DurationFromSecondsRefusesInvalidSeconds) {
   EXPECT_THROW(static_cast<void>(duration_from_seconds(-1)), InvariantError);
   EXPECT_THROW(static_cast<void>(duration_from_seconds(std::nan(""))), InvariantError);
   EXPECT_THROW(static_cast<void>(duration_from_seconds(std::numeric_limits<double>::infinity())),

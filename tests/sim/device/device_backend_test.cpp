@@ -23,7 +23,7 @@
 namespace kvtier::test {
 namespace {
 
-/// Turns follow each other at once, so that a run takes what its work takes.
+/// Turns follow each other at once, so that a run takes no longer than its work.
 RunConfig in_a_hurry(RunConfig config) {
   config.workload.arrival_rate = PerSecond(1000);
   config.workload.think_time.mean = SimDuration(1000000);
@@ -183,12 +183,12 @@ class Faults : public testing::Test {
   FakeDrive drive_;
 };
 
-TEST_F(Faults, NothingIsWrongWithoutOne) {
+TEST_F(Faults, ARunWithoutAFaultSucceeds) {
   const Json result = run(true);
   EXPECT_GT(result["metrics"]["hit_rate"]["all_turns"]["ssd"].get<double>(), 0.1);
 }
 
-/// Copies begin late, and nobody waits for them.
+/// Copies begin late, and no stream waits for them.
 class WithoutWaits final : public ForwardingDevice {
  public:
   explicit WithoutWaits(Device& host) : ForwardingDevice(host), host_(host) {}
@@ -202,7 +202,7 @@ class WithoutWaits final : public ForwardingDevice {
   Device& host_;
 };
 
-TEST_F(Faults, ComputingBeforeALoadHasArrivedIsNoticed) {
+TEST_F(Faults, ComputingBeforeALoadHasArrivedIsDetected) {
   config_.hardware.dram->capacity = config_.hardware.ssd->capacity;
   config_.system.load = {.discipline = LoadDiscipline::layer_overlapped, .buffers = 0};
   config_.system.positions = KeyPositions::decoupled;
@@ -228,8 +228,8 @@ TEST_F(Faults, AFullDriveEndsTheRun) {
 }
 
 TEST_F(Faults, ADriveThatCannotBeReadEndsTheRunAtOnce) {
-  // Loads for turns read it, too: a prefill waits for what does not come. Each of the first reads
-  // is the one that fails.
+  // Loads for turns read it, too: a prefill waits for KV that never arrives. Each of the first
+  // reads is the one that fails.
   for (std::int64_t good = 0; good < 10; ++good) {
     drive_.reads_fail_after = good;
     try {
@@ -269,9 +269,8 @@ class FullDevice final : public ForwardingDevice {
   int left_;
 };
 
-// Whichever allocation is the one for which there is no memory: the run does not begin, and what
-// there was is free again.
-TEST_F(Faults, ADeviceWithoutMemoryForItAllRunsNothing) {
+// If any allocation fails, the run does not begin, and all earlier allocations are freed.
+TEST_F(Faults, ADeviceWithTooLittleMemoryRunsNothing) {
   int refused = 0;
   for (bool ran = false; !ran;) {
     FullDevice device(*device_, refused);
@@ -291,7 +290,7 @@ TEST_F(Faults, ADeviceWithoutMemoryForItAllRunsNothing) {
     EXPECT_EQ(device.allocations(), 0U);
     ASSERT_LT(refused, 1000);
   }
-  EXPECT_GT(refused, 5);  // weights, both pools and what the decoder works in
+  EXPECT_GT(refused, 5);  // weights, both pools and the decoder's buffers
 }
 
 TEST(DeviceConfigs, AreRefusedWithAllReasons) {
@@ -316,7 +315,7 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   }
 }
 
-TEST(DeviceConfigs, CopyInTheWayThatTheProfileFoundFaster) {
+TEST(DeviceConfigs, CopyByTheFasterMethodOfTheProfile) {
   const auto device = make_cpu_device(1);
   RunConfig config = crowded_config(Medium::dram, Medium::ssd);
   const ServingSetup setup{.config = &config, .device = device.get()};

@@ -22,14 +22,14 @@ TEST(FreeSlots, TakesTheMiddleOfTheLongestRun) {
   EXPECT_EQ(slots.count(), 6);
 }
 
-TEST(FreeSlots, GrowsARunBehindItsLastSlot) {
+TEST(FreeSlots, GrowsARunAfterItsLastSlot) {
   FreeSlots slots(0, 10);
   EXPECT_EQ(slots.take(2), (Slots{4, 5}));
   EXPECT_EQ(slots.take(3, 5), (Slots{6, 7, 8}));
   EXPECT_EQ(slots.take(1, 5), (Slots{1}));  // slot 6 is taken: the middle of 0 .. 3
 }
 
-TEST(FreeSlots, TakesTheLongestRunsWhereNoneIsLongEnough) {
+TEST(FreeSlots, TakesTheLongestRunsIfNoneIsLongEnough) {
   FreeSlots slots(0, 10);
   EXPECT_EQ(slots.take(4), (Slots{3, 4, 5, 6}));
   slots.give_back(4, 5);
@@ -38,7 +38,7 @@ TEST(FreeSlots, TakesTheLongestRunsWhereNoneIsLongEnough) {
   EXPECT_THROW((void)slots.take(1), InvariantError);
 }
 
-TEST(FreeSlots, JoinsWhatIsFreedWithItsNeighbours) {
+TEST(FreeSlots, JoinsFreedSlotsWithTheirNeighbours) {
   FreeSlots slots(0, 6);
   EXPECT_EQ(slots.take(6), (Slots{0, 1, 2, 3, 4, 5}));
   slots.give_back(0, 2);

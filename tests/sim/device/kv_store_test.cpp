@@ -73,7 +73,7 @@ TransferCommand transfer(Medium from, Medium to, EntryKey key, std::int64_t firs
       .from = from, .to = to, .bytes = {}, .key = key, .first = Tokens(first), .end = Tokens(end)};
 }
 
-/// The host, whose copies begin late: what they read may not be written over until they have ended.
+/// The host, whose copies begin late: their sources may not be overwritten until they have ended.
 class SlowCopies final : public ForwardingDevice {
  public:
   explicit SlowCopies(Device& host) : ForwardingDevice(host), host_(host) {}
@@ -236,7 +236,7 @@ class CopyCalls : public testing::TestWithParam<bool> {
   const MoveLane lane_{.stream = stream_.get(), .storage = nullptr, .scratch = store_.scratch(0)};
 
  private:
-  /// Those of the load; what was read back to be verified is as many again, or fewer.
+  /// Copies of the load, which go to HBM. Copies for verification do not count.
   [[nodiscard]] std::int64_t layers_queued() const {
     return std::ranges::count_if(device_.pieces, [this](const CopyPiece& piece) {
       const auto* const to = static_cast<const std::byte*>(piece.to);
@@ -265,7 +265,7 @@ TEST_P(CopyCalls, AreOneForNeighboursOrOneALayer) {
 }
 
 // Layers of HBM are 4,000 rows apart, tokens beside a drive 32.
-TEST_P(CopyCalls, AreOneALayerWhereLayersAreTooFarApart) {
+TEST_P(CopyCalls, AreOneALayerIfLayersAreTooFarApart) {
   device_.set_pitch_max(kLayers * store_.hbm().row_bytes());
   const EntryKey key{1};
   compute(key, 0, 5);
@@ -311,7 +311,7 @@ TEST_P(CopyCalls, SaveTheTokenThatATurnEndsWith) {
   EXPECT_THROW(store_.set_resident_prefix(Medium::hbm, key, 103), InvariantError);
 }
 
-// The medium has the tokens before the first one that is moved, and none behind.
+// The medium has the tokens before the first moved one, and none after it.
 TEST_P(CopyCalls, ATransferReplacesTheTokensAfterItsFirst) {
   const EntryKey key{1};
   compute(key, 0, 100);
@@ -409,11 +409,11 @@ TEST(KvStore, WritesTheWholeFileBeforeItIsUsed) {
   EXPECT_EQ(std::count(words, words + 32, 0U), 0);
 }
 
-TEST(KvStore, LoadsWhatTheDriveGivesInAnyOrder) {
+TEST(KvStore, LoadsPartsThatArriveInAnyOrder) {
   go_to_the_drive_and_back(1700, 128, false);  // 2 KiB a layer, half a block of the drive
 }
 
-TEST(KvStore, LoadsLayersWhatTheDriveGivesInAnyOrder) { go_to_the_drive_and_back(850, 256, true); }
+TEST(KvStore, LoadsLayersThatArriveInAnyOrder) { go_to_the_drive_and_back(850, 256, true); }
 
 }  // namespace
 }  // namespace kvtier::test

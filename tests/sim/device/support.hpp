@@ -15,12 +15,12 @@ namespace kvtier::test {
 /// A random config that a device can run: a token's KV is a block of the drive.
 [[nodiscard]] RunConfig random_device_config(std::uint64_t seed);
 
-/// More turns at a time than run, and two tiers of which the faster one holds a few sessions:
-/// turns that wait are fetched, and loaded from both.
+/// More turns at a time than slots, and two tiers, the faster of which holds a few sessions.
+/// Waiting turns are fetched, and turns load from both tiers.
 [[nodiscard]] RunConfig crowded_config(Medium first, Medium second);
 
-/// That with CaR's parts: HBM before CXL memory, and sessions that begin with one of `prompts`
-/// prompts of 30 tokens, held once.
+/// The same with CaR's features: HBM before CXL memory, and sessions that begin with one of
+/// `prompts` prompts of 30 tokens, held once.
 [[nodiscard]] RunConfig crowded_car_config(std::int64_t prompts);
 
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from

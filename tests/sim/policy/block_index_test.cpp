@@ -113,7 +113,7 @@ TEST(BlockIndex, AgreesWithASetOfPairs) {
   }
 }
 
-TEST(BlockIndex, KeepsWhatItsUserNotesOfAPair) {
+TEST(BlockIndex, KeepsTheUsersNoteOfAPair) {
   BlockIndex index;
   index.add(BlockHash{7}, InstanceId{2}).tag = 22;
   index.add(BlockHash{7}, InstanceId{1}).tag = 11;
@@ -242,7 +242,7 @@ TEST(SentBlocks, ForgetsByInstance) {
   EXPECT_EQ(sent.index().pairs(), 10U);
 }
 
-TEST(StoredBlocks, HoldsABlockUntilItsLastMediumLetsGo) {
+TEST(StoredBlocks, HoldsABlockUntilItsLastMediumDropsIt) {
   StoredBlocks stored;
   const std::vector<BlockHash> blocks = hashes({1, 2});
   stored.store(InstanceId{0}, BlockMedium::gpu, blocks);

@@ -107,18 +107,18 @@ std::set<std::string> failing(Fault fault) {
   return names;
 }
 
-TEST(Conformance, APolicyThatDoesItsPartHasNoProblems) {
+TEST(Conformance, ACorrectPolicyHasNoProblems) {
   EXPECT_EQ(eviction_problems(kind_with(Fault::none)), Lines{});
 }
 
-TEST(Conformance, SeesThatEntriesAreChosenThatAreNotOffered) {
+TEST(Conformance, DetectsVictimsThatAreNotOffered) {
   const std::set<std::string> names = failing(Fault::ignores_offers);
   EXPECT_TRUE(names.contains("SetsAreOfferedAndWorthTheRoom"));
   EXPECT_TRUE(names.contains("EntriesThatMoveNeverLeave"));
   EXPECT_TRUE(names.contains("EntriesInUseAreKeptAndNotChosen"));
 }
 
-TEST(Conformance, SeesAVictimThatIsNotThere) {
+TEST(Conformance, DetectsAVictimThatIsNotResident) {
   const Lines problems = eviction_problems(kind_with(Fault::invents_entries));
   ASSERT_FALSE(problems.empty());
   EXPECT_EQ(problems.front(),
@@ -126,35 +126,35 @@ TEST(Conformance, SeesAVictimThatIsNotThere) {
   EXPECT_TRUE(failing(Fault::invents_entries).contains("AnEmptyTierHasNoVictim"));
 }
 
-TEST(Conformance, SeesThatASetIsForgottenThatDoesNotLeave) {
+TEST(Conformance, DetectsThatASetIsForgottenThoughItStays) {
   EXPECT_TRUE(failing(Fault::forgets_a_set_in_vain).contains("ASetLeavesWholeOrNotAtAll"));
 }
 
-TEST(Conformance, SeesVictimsThatAreNotWanted) {
+TEST(Conformance, DetectsUnneededVictims) {
   const Lines problems = eviction_problems(kind_with(Fault::adds_all_entries));
   ASSERT_FALSE(problems.empty());
   EXPECT_NE(problems.front().find("a policy adds no victim to a set that wants no more"),
             std::string::npos);
 }
 
-TEST(Conformance, SeesAnEntryThatNeverLeaves) {
+TEST(Conformance, DetectsAnEntryThatNeverLeaves) {
   EXPECT_TRUE(failing(Fault::keeps_an_entry).contains("EveryEntryLeavesExactlyOnce"));
 }
 
-TEST(Conformance, SeesThatRemovedEntriesAreRemembered) {
+TEST(Conformance, DetectsThatRemovedEntriesAreRemembered) {
   EXPECT_TRUE(
       failing(Fault::remembers_the_removed).contains("InvariantsHoldOnlyIfNoEntryIsTooMuch"));
 }
 
-TEST(Conformance, SeesThatWhatComesBackFromItsTurnIsLost) {
+TEST(Conformance, DetectsThatAnEntryIsLostInItsTurn) {
   EXPECT_TRUE(failing(Fault::loses_the_released).contains("EntriesInUseAreKeptAndNotChosen"));
 }
 
-TEST(Conformance, SeesAVictimThatKeepsMoreThanItHas) {
+TEST(Conformance, DetectsAVictimThatKeepsMoreThanItHas) {
   EXPECT_TRUE(failing(Fault::keeps_all_tokens).contains("SetsAreOfferedAndWorthTheRoom"));
 }
 
-TEST(Conformance, SeesPartsThatAreNotDeclared) {
+TEST(Conformance, DetectsUndeclaredParts) {
   PolicyKind<EvictionPolicy> kind = kind_with(Fault::keeps_all_tokens);
   EXPECT_EQ(eviction_problems(kind).front(),
             "SetsAreOfferedAndWorthTheRoom (defaults): entry 19 keeps a part, but parts_of_entries "
@@ -163,14 +163,14 @@ TEST(Conformance, SeesPartsThatAreNotDeclared) {
   EXPECT_NE(eviction_problems(kind).front().find("1000000 of the "), std::string::npos);
 }
 
-TEST(Conformance, SeesACheckThatChecksNothing) {
+TEST(Conformance, DetectsACheckWithoutChecks) {
   EXPECT_EQ(failing(Fault::checks_nothing),
             (std::set<std::string>{"InvariantsHoldOnlyIfNoEntryIsMissing",
                                    "InvariantsHoldOnlyIfNoEntryIsTooMuch"}));
 }
 
 // Entries are hit in four checks alone: the others still pass.
-TEST(Conformance, NamesWhatAPolicyThrows) {
+TEST(Conformance, NamesExceptionsOfAPolicy) {
   EXPECT_EQ(
       failing(Fault::throws_on_hits),
       (std::set<std::string>{"SetsAreOfferedAndWorthTheRoom", "EntriesInUseAreKeptAndNotChosen",
@@ -183,7 +183,7 @@ TEST(Conformance, NamesWhatAPolicyThrows) {
   EXPECT_EQ(problems.front().substr(0, expected.size()), expected);
 }
 
-TEST(Conformance, NamesWhatAConstructorThrows) {
+TEST(Conformance, NamesExceptionsOfAConstructor) {
   PolicyKind<EvictionPolicy> kind = kind_with(Fault::none);
   PolicyParameter& window = kind.parameters.emplace_back();
   window.name = "window";
@@ -228,7 +228,7 @@ TEST(Conformance, LooksAtEachParameterAtItsMinimumAndALittleAbove) {
   EXPECT_EQ(cases[2].parameters, (PolicyParameters{{"window", 3}}));
 }
 
-TEST(Conformance, ListsEverythingThatADeclarationLacks) {
+TEST(Conformance, ListsAllThatADeclarationLacks) {
   PolicyKind<EvictionPolicy> kind;
   kind.name = "My-Policy";
   kind.parameters = {{.name = "a", .documentation = "x", .unit = "y", .minimum = 2, .maximum = 1},

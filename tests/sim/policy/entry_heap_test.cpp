@@ -70,7 +70,7 @@ EntryHeap two_levels() {
   return heap;
 }
 
-TEST(EntryHeap, WhatReplacesARemovedEntryMayRise) {
+TEST(EntryHeap, AnEntryThatReplacesARemovedOneMayRise) {
   // 4 takes the place of 11, below 10.
   EntryHeap heap = two_levels();
   heap.remove(EntryId{5});
@@ -79,7 +79,7 @@ TEST(EntryHeap, WhatReplacesARemovedEntryMayRise) {
   EXPECT_EQ(drain(heap), (Entries{0, 2, 3, 4, 9, 1, 6, 7, 8, 10}));
 }
 
-TEST(EntryHeap, WhatReplacesARemovedEntryMaySink) {
+TEST(EntryHeap, AnEntryThatReplacesARemovedOneMaySink) {
   // 14 takes the place of 10, above 11 12 13, once 4 is gone.
   EntryHeap heap = two_levels();
   heap.remove(EntryId{9});

@@ -20,7 +20,7 @@ EntryView view(std::uint32_t id, std::int64_t bytes = 10, std::uint64_t key = 0)
   return entry;
 }
 
-/// Comes in and takes a place.
+/// Inserts an entry and gives it a place.
 void enter(Queues& queues, const EntryView& entry, std::size_t queue, std::uint64_t order) {
   queues.arrive(entry);
   queues.enter(entry.id, queue, order);
@@ -92,7 +92,7 @@ TEST(EntryQueues, CountTheBytesOfEach) {
   EXPECT_EQ(queues.bytes(1), Bytes(13));
 }
 
-TEST(EntryQueues, HaveNoEntryInUseInFront) {
+TEST(EntryQueues, NeverHaveAnEntryInUseInFront) {
   Offers offers;
   Queues queues(2);
   enter(queues, view(0), 0, 1);
@@ -119,7 +119,7 @@ TEST(EntryQueues, PassEntriesThatAreNotOffered) {
   EXPECT_EQ(offers.front(queues, 0), EntryId{0});
 }
 
-TEST(EntryQueues, ForgetWhatHasLeft) {
+TEST(EntryQueues, ForgetEntriesThatHaveLeft) {
   Queues queues(1);
   enter(queues, view(0), 0, 1);
   queues.mark(EntryId{0}).count = 5;
@@ -128,7 +128,7 @@ TEST(EntryQueues, ForgetWhatHasLeft) {
   EXPECT_EQ(queues.mark(EntryId{0}).count, 0);
 }
 
-TEST(EntryQueues, TellVictimsFromWhatLeavesOtherwise) {
+TEST(EntryQueues, TellVictimsFromEntriesThatLeaveOtherwise) {
   Offers offers;
   Queues queues(1);
   enter(queues, view(0), 0, 1);
@@ -142,7 +142,7 @@ TEST(EntryQueues, TellVictimsFromWhatLeavesOtherwise) {
   EXPECT_FALSE(queues.remove(EntryId{0}));
 }
 
-TEST(EntryQueues, HaveASetBackThatDoesNotLeave) {
+TEST(EntryQueues, TakeBackASetThatDoesNotLeave) {
   Offers offers;
   Queues queues(1);
   enter(queues, view(0), 0, 1);

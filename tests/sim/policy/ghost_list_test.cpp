@@ -15,7 +15,7 @@ constexpr EntryKey kA{7};
 constexpr EntryKey kB{8};
 constexpr EntryKey kC{9};
 
-TEST(GhostList, RemembersWhatLeftWithItsBytes) {
+TEST(GhostList, RemembersEntriesThatLeftWithTheirBytes) {
   GhostList ghosts;
   EXPECT_FALSE(ghosts.contains(kA));
   ghosts.push(kA, Bytes(10));
@@ -40,7 +40,7 @@ TEST(GhostList, ForgetsTheFirstThatLeft) {
   EXPECT_TRUE(ghosts.contains(kC));
 }
 
-TEST(GhostList, TakesWhatLeavesAgainAsTheLatest) {
+TEST(GhostList, MovesAnEntryThatLeavesAgainToTheEnd) {
   GhostList ghosts;
   ghosts.push(kA, Bytes(10));
   ghosts.push(kB, Bytes(5));

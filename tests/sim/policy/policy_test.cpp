@@ -39,7 +39,7 @@ TEST(Ids, AreInvalidUntilSet) {
   EXPECT_FALSE(EntryId{}.valid());
   EXPECT_EQ(EntryId{}, kNoEntry);
   EXPECT_TRUE(EntryId{0}.valid());
-  // Whoever does not wait comes after all who wait.
+  // Requests that do not wait come after all waiting ones.
   EXPECT_LT(QueuePosition{1'000'000}, kNotQueued);
 }
 

@@ -1,4 +1,4 @@
-/// The checks of routing policies see what a router does wrong.
+/// The checks of routing policies detect the faults of a router.
 
 #include <memory>
 #include <set>
@@ -96,36 +96,34 @@ std::set<std::string> failing(Fault fault) {
 
 using Names = std::set<std::string>;
 
-TEST(RoutingConformance, ARouterThatDoesItsPartHasNoProblems) {
-  EXPECT_EQ(failing(Fault::none), Names{});
-}
+TEST(RoutingConformance, ACorrectRouterHasNoProblems) { EXPECT_EQ(failing(Fault::none), Names{}); }
 
-TEST(RoutingConformance, SeesThatALostInstanceIsChosen) {
+TEST(RoutingConformance, DetectsThatALostInstanceIsChosen) {
   const Names names = failing(Fault::remembers_the_lost);
   EXPECT_TRUE(names.contains("EveryChoiceIsACandidate"));
   EXPECT_TRUE(names.contains("TheOnlyCandidateIsChosen"));
 }
 
-TEST(RoutingConformance, SeesThatChoicesDependOnMoreThanTheCalls) {
+TEST(RoutingConformance, DetectsThatChoicesDependOnMoreThanTheCalls) {
   EXPECT_TRUE(failing(Fault::goes_by_a_clock).contains("TheSameCallsGiveTheSameChoices"));
 }
 
-TEST(RoutingConformance, SeesThatRequestsAreCountedThatHaveFinished) {
+TEST(RoutingConformance, DetectsThatFinishedRequestsAreCounted) {
   const Names names = failing(Fault::forgets_to_finish);
   EXPECT_TRUE(names.contains("EveryChoiceIsACandidate"));
   EXPECT_TRUE(names.contains("PromptsMayBeEmptyOrShort"));
 }
 
-TEST(RoutingConformance, SeesAPromptThatIsNotServed) {
+TEST(RoutingConformance, DetectsAPromptThatIsNotServed) {
   EXPECT_TRUE(failing(Fault::divides_by_blocks).contains("PromptsMayBeEmptyOrShort"));
 }
 
-TEST(RoutingConformance, SeesAGroupThatIsNotServed) {
+TEST(RoutingConformance, DetectsAGroupThatIsNotServed) {
   EXPECT_EQ(failing(Fault::is_for_few), Names{"GroupsMayBeSmallOrLarge"});
   EXPECT_EQ(failing(Fault::cannot_decode), Names{"EveryPhaseIsServed"});
 }
 
-TEST(RoutingConformance, SeesNeedsThatChangeOrAllowNothing) {
+TEST(RoutingConformance, DetectsNeedsThatChangeOrAllowNothing) {
   EXPECT_EQ(failing(Fault::needs_change), Names{"NeedsFollowFromTheParameters"});
   EXPECT_TRUE(failing(Fault::needs_no_instance).contains("NeedsFollowFromTheParameters"));
 }

@@ -62,7 +62,7 @@ TEST(BlockReplay, RefusesKeysOfClustersThatNeedAClock) {
   }
 }
 
-TEST(BlockReplay, FindsWhatAnyEarlierRequestBeganWith) {
+TEST(BlockReplay, FindsThePrefixOfAnyEarlierRequest) {
   // Blocks 1 2 3, then 1 2 4, then the first again with its last token cut off.
   NamedSource source({{{1, 2, 3}, Tokens(12)}, {{1, 2, 4}, Tokens(12)}, {{1, 2, 3}, Tokens(12)}},
                      {.block = Tokens(4)});
@@ -275,7 +275,7 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
       "it");
 }
 
-TEST(BlockReplay, RefusesWhatAStoreOfBlocksHasNot) {
+TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   RunConfig config = blocks_config(100, 4);
   config.system.tiers.dram->eviction.name = "s3fifo";
   config.system.tiers.dram->admission.name = "second_hit";

@@ -1,5 +1,5 @@
-/// Blocks of the sample of mooncake_conversation that caches of several sizes hit, as
-/// tests/data/count_hits.py counts them.
+/// Hits of caches of several sizes on the sample of mooncake_conversation, compared with the counts
+/// of tests/data/count_hits.py.
 
 #include <filesystem>
 
@@ -56,7 +56,7 @@ constexpr std::array kCounted{
     Counted{6'000, 1'583, 809'391, 1'600},      Counted{9'000, 2'202, 1'126'117, 2'231},
     Counted{1'000'000, 2'283, 1'167'589, 2'283}};
 
-TEST_F(Mooncake, UntimedReplaysHitWhatWasCounted) {
+TEST_F(Mooncake, UntimedReplaysGiveTheCountedHits) {
   for (const Counted& counted : kCounted) {
     const Json lru = replay({counted.capacity}, "lru");
     EXPECT_EQ(lru["hit_blocks"]["total"], counted.lru) << counted.capacity;
@@ -68,9 +68,9 @@ TEST_F(Mooncake, UntimedReplaysHitWhatWasCounted) {
   }
 }
 
-// An LRU tier of 3,000 blocks is hit as it is alone. With a second one that holds the same blocks,
-// the larger tier's 6,000 count; with one that holds others, the sum does.
-TEST_F(Mooncake, TwoTiersHitWhatWasCounted) {
+// The hits of an LRU tier of 3,000 blocks do not depend on a second tier. With a second tier that
+// holds the same blocks, the larger tier's 6,000 count; with one that holds others, the sum counts.
+TEST_F(Mooncake, TwoTiersGiveTheCountedHits) {
   const Json both = replay({3'000, 6'000}, "lru", true);
   EXPECT_EQ(both["hit_blocks"]["dram"], 782);
   EXPECT_EQ(both["hit_blocks"]["total"], 1'583);

@@ -54,7 +54,7 @@ std::vector<RequestRecord> replay_three_turns(RunConfig config, std::int64_t oth
   return recorder.requests;
 }
 
-TEST(UntimedPaging, ATurnTakesItsWholeLengthFromWhatIsStored) {
+TEST(UntimedPaging, ATurnTakesItsWholeLengthFromStoredKv) {
   // 10 + 10 tokens are stored. 14 blocks: 4 are free and 10 hold the session's own history.
   std::vector<RequestRecord> turns = replay_three_turns(paged_config(Tokens(20), 24));
   ASSERT_EQ(turns.size(), 3U);
@@ -67,7 +67,7 @@ TEST(UntimedPaging, ATurnTakesItsWholeLengthFromWhatIsStored) {
   EXPECT_EQ(turns[2].lost_because(), LossCause::capacity);
 }
 
-TEST(UntimedPaging, WhatLeavesHbmIsFoundInTheTierBehindIt) {
+TEST(UntimedPaging, KvThatLeavesHbmIsFoundInTheTierBehindIt) {
   RunConfig config = paged_config(Tokens(20), 24);
   config.system.tiers.dram = tier();
   // The second session's 20 tokens take 14 free blocks and 6 of the first one's.

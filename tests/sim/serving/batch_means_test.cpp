@@ -132,7 +132,7 @@ TEST(BatchMeans, NameARunThatIsLongEnough) {
 // Found and needed tokens of two batches of two turns: 30 of 40, then 30 of 80; 60 of 120 is one
 // half. Beyond that half are 10 and -10: 200 / (1 x 2) is 100, its root 10 over the 60 that a batch
 // needs 1/6, times 12.706 (1 degree) 2.118.
-TEST(BatchMeans, OfARatioTakeBothItsSums) {
+TEST(BatchMeans, UseBothSumsOfARatio) {
   BatchMeans batches;
   const double found[] = {10, 30, 40, 60};
   const double needed[] = {20, 40, 80, 120};
@@ -175,7 +175,7 @@ TEST(BatchMeans, AreFewHoweverLongTheRun) {
 // Two batches of two turns, 1 and 2, then 1 and 4: up to the median, 1, is half of each, so that
 // its interval has no width. Up to 2 are 2 and 1 of 3: 0.5 and -0.5 beyond 0.75 of two turns, whose
 // standard error 0.5 over 2 is 0.25, times 12.706 3.2: from the least to the largest.
-TEST(BatchMeans, OfQuantilesGoByTheShareOfTurnsUpToThem) {
+TEST(BatchMeans, UseTheShareOfTurnsUpToAQuantile) {
   BatchMeans batches;
   RunningTotals totals;
   Histogram ttfts;
@@ -198,7 +198,7 @@ TEST(BatchMeans, OfQuantilesGoByTheShareOfTurnsUpToThem) {
 
 // 3.2 turns of a batch of 32 are beyond the quantile of 0.9 (512 independent turns), and 6.4 of a
 // batch of 64 (1,024 turns).
-TEST(BatchMeans, OfQuantilesAreTrustedWithEnoughTurnsBeyondThem) {
+TEST(BatchMeans, TrustQuantilesWithEnoughTurnsBeyondThem) {
   const auto doubt = [](int turns) {
     RandomStream random(1, "stream");
     const Stream stream(turns, [&] { return random.normal(); });
@@ -208,7 +208,7 @@ TEST(BatchMeans, OfQuantilesAreTrustedWithEnoughTurnsBeyondThem) {
   EXPECT_EQ(doubt(1024), nullptr);
 }
 
-TEST(BatchMeans, OfAConstantAreSure) {
+TEST(BatchMeans, HaveNoWidthForAConstant) {
   const Stream stream(5000, [] { return 3.0; });
   EXPECT_EQ(stream.interval().half_width, 0);
   EXPECT_EQ(stream.interval().trust.doubt, nullptr);
@@ -248,8 +248,8 @@ TEST(BatchMeans, CoverTheMeanWaitOfASingleServer) {
 }
 
 // Correlated over a thousand turns, which is more than a batch of 8,000 turns has: intervals are
-// too narrow, and say so.
-TEST(BatchMeans, DoubtWhatCorrelatesOverABatch) {
+// too narrow, and are doubted.
+TEST(BatchMeans, DoubtTurnsThatCorrelateOverABatch) {
   const Shares found = shares(autoregression, 0.999, 8000, 0);
   EXPECT_LT(found.covered, 0.8);
   EXPECT_GT(found.doubted, 0.95);

@@ -650,7 +650,7 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationOfAModelWithWindows) {
   }
 }
 
-TEST(BlockBatcher, OneRequestAtATimeFindsWhatAnUntimedReplayFinds) {
+TEST(BlockBatcher, OneRequestAtATimeHasTheHitsOfAnUntimedReplay) {
   for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
     RunConfig config = random_blocks(seed);
     // An untimed replay takes a prompt's memory at once, so other sets leave.
@@ -678,7 +678,7 @@ TEST(BlockBatcher, OneRequestAtATimeFindsWhatAnUntimedReplayFinds) {
   }
 }
 
-TEST(BlockBatcher, RefusesWhatARunInTimeHasNot) {
+TEST(BlockBatcher, RefusesKeysThatATimedRunLacks) {
   const auto refused = [](const RunConfig& config) -> std::string {
     try {
       static_cast<void>(simulate(config, builtin_policies()));

@@ -61,7 +61,7 @@ void expect_sums(const Json& metrics) {
               1e-6);
 }
 
-TEST(ClassMetrics, OfSessionsAreTheRunByClass) {
+TEST(ClassMetrics, SplitARunOfSessionsByClass) {
   const Json metrics = simulate(sessions_config(), builtin_policies())["metrics"];
   ASSERT_EQ(metrics["classes"].size(), 2U);
   expect_sums(metrics);
@@ -77,7 +77,7 @@ TEST(ClassMetrics, OfSessionsAreTheRunByClass) {
   EXPECT_GT(hits, 0);
 }
 
-TEST(ClassMetrics, OfBlocksAreTheRunByClass) {
+TEST(ClassMetrics, SplitARunOfBlocksByClass) {
   const Json metrics = simulate(blocks_config(), builtin_policies())["metrics"];
   expect_sums(metrics);
   std::int64_t prompts = 0;
@@ -92,13 +92,13 @@ TEST(ClassMetrics, OfBlocksAreTheRunByClass) {
   EXPECT_GT(found, 0);
 }
 
-TEST(ClassMetrics, OfAClusterAreOfAllInstances) {
+TEST(ClassMetrics, CoverAllInstancesOfACluster) {
   RunConfig config = sessions_config();
   config.cluster.instances = 2;
   expect_sums(simulate(config, builtin_policies())["metrics"]);
 }
 
-TEST(ClassMetrics, AreOfAMixAlone) {
+TEST(ClassMetrics, ExistOnlyForAMix) {
   RunConfig config = tiny_config();
   EXPECT_FALSE(simulate(config, builtin_policies())["metrics"].contains("classes"));
 }
@@ -117,7 +117,7 @@ TEST(ClassMetrics, WatchedRunsHaveTheSame) {
 }
 
 /// With sub-agents, which arrive beside the arrivals, the nominal rate counts their turns.
-TEST(ClassMetrics, OfAgentsHaveANominalRateOfAllTurns) {
+TEST(ClassMetrics, CountAllTurnsOfAgentsInTheNominalRate) {
   RunConfig config = blocks_config();
   config.workload.sessions = 100;
   MixMember agents = mixed("agents", 1, Generator::agents);

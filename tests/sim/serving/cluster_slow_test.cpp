@@ -54,7 +54,7 @@ RunConfig instances(std::int64_t count, const std::string& router) {
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-TEST(ClustersOfAThousand, HoldWhatIsLive) {
+TEST(ClustersOfAThousand, HoldOnlyLiveRequests) {
   const char* asked = std::getenv("KVTIER_TEST_REQUESTS");
   const std::int64_t requests = asked != nullptr ? std::stoll(asked) : 500'000;
   constexpr std::int64_t kInstances = 1000;

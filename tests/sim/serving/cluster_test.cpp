@@ -1,4 +1,4 @@
-/// Clusters on scripted sessions, with times that can be worked out.
+/// Clusters on scripted sessions, with times computed by hand.
 
 #include "sim/serving/cluster.hpp"
 

@@ -136,7 +136,7 @@ RunConfig generated() {
   return config;
 }
 
-TEST(Compression, OfNothingChangesNothing) {
+TEST(Compression, WithStrengthZeroChangesNothing) {
   RunConfig config = generated();
   config.system.compression->strength = 0;
   Json none = simulate(config, builtin_policies())["metrics"];
@@ -149,7 +149,7 @@ TEST(Compression, OfNothingChangesNothing) {
   EXPECT_GT(without["gpu_seconds"]["exposed_load"].get<double>(), 0);
 }
 
-TEST(Compression, IsInTheResultWithWhatIsNotSimulated) {
+TEST(Compression, IsInTheResultWithItsLimits) {
   const Json expected{{"kept_share", 0.6}, {"accuracy", "not simulated"}};
   EXPECT_EQ(simulate(generated(), builtin_policies())["metrics"]["compression"], expected);
   RunConfig config = generated();

@@ -167,7 +167,7 @@ TEST(CheckRunConfig, AcceptsAPolicyForPartsOfEntriesWithoutPaging) {
   EXPECT_EQ(problems_of(config), Lines{});
 }
 
-TEST(CheckRunConfig, AcceptsWithPagingWhatTiersOfSessionsHave) {
+TEST(CheckRunConfig, AcceptsKeysOfSessionTiersWithPaging) {
   RunConfig config = paged();
   TierConfig& dram = *config.system.tiers.dram;
   dram.block_size = Tokens(2);
@@ -217,7 +217,7 @@ TEST(CheckRunConfig, SavesAheadOnlyFromSharedHbmToATierBehindIt) {
   EXPECT_EQ(problems_of(config), refused);
 }
 
-TEST(CheckRunConfig, KvMemoryLimitsWhatTheWeightsLeave) {
+TEST(CheckRunConfig, KvMemoryLimitsTheHbmBesideTheWeights) {
   RunConfig config = tiny_config(Tokens(100));
   config.serving.kv_memory = kv(150);
   EXPECT_EQ(running_kv_capacity(config), kv(150));
@@ -311,7 +311,7 @@ TEST(CheckRunConfig, RefusesSharedPromptsThatLeaveNoRoom) {
   EXPECT_EQ(problems_of(config), Lines{});
 }
 
-TEST(CheckRunConfig, RefusesCompressionOfWhatIsNotStored) {
+TEST(CheckRunConfig, RefusesCompressionWithoutStoredKv) {
   RunConfig config = two_tiers();
   config.system.compression = CompressionConfig{.strength = 0.5};
   EXPECT_EQ(problems_of(config), Lines{});
@@ -360,7 +360,7 @@ std::vector<std::int64_t> stored_up_to(std::int64_t layers, double strength,
   return bytes;
 }
 
-TEST(StoredKv, OfALayerIsWhatItsSparsityLeaves) {
+TEST(StoredKv, KeepsTheShareThatSparsityLeaves) {
   using Sums = std::vector<std::int64_t>;
   // Half of 0.5 and of 1.0: 0.75 and 0.5 are kept.
   EXPECT_EQ(stored_up_to(2, 0.5, {0.5, 1.0}), (Sums{150, 250}));
@@ -383,7 +383,7 @@ TEST(StoredKv, IsAllOfItWithoutCompression) {
   EXPECT_EQ(stored_kv_up_to_layers(config).front(), kTokenBytes / kLayers);
 }
 
-TEST(StoredKv, OfCarsSparsityIsAMeanOfItsEnds) {
+TEST(StoredKv, InterpolatesCarsSparsityBetweenItsEnds) {
   // 40 layers from 0.60 to 0.95: 0.775 on average.
   RunConfig config = tiny_config();
   config.model.layers = 40;

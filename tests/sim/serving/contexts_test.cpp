@@ -50,7 +50,7 @@ TEST(Contexts, SessionsForkFromTheirSharedPrompt) {
   EXPECT_EQ(streams.first_of(one), 100);
 }
 
-TEST(Contexts, BehindACutANewStreamBegins) {
+TEST(Contexts, ANewStreamBeginsAfterACut) {
   ScriptedSource source({});
   Contexts contexts(source);
   const SessionSpec session = session_with(100);

@@ -202,7 +202,7 @@ TEST(Bottleneck, IsTheSlotsWhileAllAreTaken) {
   EXPECT_DOUBLE_EQ(load["gpu_busy_fraction"].get<double>(), 1);
 }
 
-TEST(Bottleneck, IsHbmWhereTheNextRequestHasNoRoomAndElseTheGpus) {
+TEST(Bottleneck, IsHbmIfTheNextRequestHasNoRoomAndOtherwiseTheGpus) {
   RunConfig config = tiny_config(Tokens(100));
   config.serving.slots = 2;
   config.serving.kv_memory = kv(150);
@@ -249,7 +249,7 @@ TEST(Bottleneck, IsTheWriteBufferWhileTheGpusWaitForSaves) {
   EXPECT_EQ(run.instance.measured_waits().total(), for_ms(60));
 }
 
-TEST(Bottleneck, IsNoneWhereRequestsHardlyWait) {
+TEST(Bottleneck, IsNoneIfRequestsHardlyWait) {
   ScriptedRun run(tiny_config(), kPerToken, kIteration,
                   {session(0, {turn(10, 5)}), session(49, {turn(4, 3)})});
   run.run();
@@ -261,7 +261,7 @@ TEST(Bottleneck, IsNoneWhereRequestsHardlyWait) {
   EXPECT_NEAR(bottleneck["requests_wait_share"].get<double>(), 1.0 / 74, 1e-12);
 }
 
-TEST(Bottleneck, OfPagedKvIsHbmWhileBlocksAreMissing) {
+TEST(Bottleneck, IsHbmForPagedKvWhileBlocksAreMissing) {
   for (const DecodeStepping stepping :
        {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
     RunConfig config = tiny_config(Tokens(20));
@@ -329,7 +329,7 @@ TEST(Instance, DecodeTimeIsSharedByTheRunningRequests) {
   EXPECT_EQ(run.request(1, 0).prefill_compute, for_ms(5));
 }
 
-TEST(Instance, TheResultHasWhatBlocksWaste) {
+TEST(Instance, TheResultHasTheWasteOfBlocks) {
   RunConfig config = with_dram();
   config.system.tiers.dram->block_size = Tokens(16);
   ScriptedRun run(config, kPerToken, kIteration,
@@ -343,7 +343,7 @@ TEST(Instance, TheResultHasWhatBlocksWaste) {
   EXPECT_DOUBLE_EQ(tier["block_waste_share"], 13.0 / 48);
 }
 
-TEST(Instance, TheResultHasWhatBlocksWasteWhateverIsReserved) {
+TEST(Instance, TheResultHasTheWasteOfBlocksForAnyReservation) {
   RunConfig config = with_dram();
   config.system.tiers.dram->block_size = Tokens(16);
   config.serving.kv_reservation = Reservation::context_window;
@@ -379,7 +379,7 @@ std::vector<SessionSpec> waiting_behind_b() {
   return {session(0, {turn(10, 5), turn(3, 2, 100)}), session(140, {turn(50, 11)})};
 }
 
-TEST(Instance, LayersLoadedAheadShortenTheWaitByWhatTheyTake) {
+TEST(Instance, LayersLoadedAheadShortenTheWaitByTheirLoadTime) {
   // B runs from 140 to 290. Without buffers A then waits 15.6 ms (above). With b = 2 of 5 layers
   // there: (n - b)L + C = 9.6 ms. With all: nC = 3 ms.
   for (const auto& [buffers, ns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
@@ -395,7 +395,7 @@ TEST(Instance, LayersLoadedAheadShortenTheWaitByWhatTheyTake) {
   }
 }
 
-TEST(Instance, AnAutomaticReadBufferLoadsAheadWhatTheTurnNeeds) {
+TEST(Instance, AnAutomaticReadBufferLoadsAheadAsManyLayersAsNeeded) {
   // A's 15 tokens load in 3 ms a layer. In the GPU's model a layer of 3 new tokens computes for
   // 115,200 operations: at once, for 1.92 ms (15 - 4 x 1.92 = 7.3 ms ahead, 3 layers), or for
   // longer than a layer loads. Here it computes for 0.6 ms, and A waits (n - b)L + C as above.
@@ -427,7 +427,7 @@ TEST(Instance, ABlockingSaveStallsTheGpusAtTheEndOfATurn) {
   EXPECT_EQ(run.recorder.spans[2].activity, GpuActivity::save_stall);
 }
 
-TEST(Instance, AnAsynchronousSaveStallsOnlyWhereTheWriteBufferIsFull) {
+TEST(Instance, AnAsynchronousSaveStallsOnlyIfTheWriteBufferIsFull) {
   // The prompt's 10 tokens are saved by 20 ms; at 50 ms 5 are left.
   for (const auto& [buffer, admitted] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 55}, {4, 55}, {5, 50}, {100, 50}}) {
@@ -587,7 +587,7 @@ TEST(Instance, ATurnLongerThanTheWindowIsClamped) {
   EXPECT_EQ(run.request(0, 2).input, Tokens(90));
 }
 
-TEST(Instance, WhereTurnsMayNotBeClampedAllLongTurnsAreNamed) {
+TEST(Instance, AllLongTurnsAreNamedIfTheyMayNotBeClamped) {
   RunConfig config = tiny_config(Tokens(100));
   config.serving.long_turn = LongTurn::error;
   std::vector<SessionSpec> sessions{session(0, {turn(10, 5)}),

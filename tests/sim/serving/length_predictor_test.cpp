@@ -7,14 +7,14 @@
 namespace kvtier {
 namespace {
 
-TEST(LengthPredictor, ExactAndConstant) {
+TEST(LengthPredictor, PredictsExactlyOrAConstant) {
   const LengthPredictor exact({.kind = LengthPrediction::exact}, 1);
   EXPECT_EQ(exact.predict(3, 1, Tokens(321)), Tokens(321));
   const LengthPredictor constant({.kind = LengthPrediction::constant, .tokens = Tokens(100)}, 1);
   EXPECT_EQ(constant.predict(3, 1, Tokens(321)), Tokens(100));
 }
 
-TEST(LengthPredictor, NoiseDependsOnTheTurnAndTheSeedAlone) {
+TEST(LengthPredictor, NoiseDependsOnlyOnTheTurnAndTheSeed) {
   const LengthPredictor noise({.kind = LengthPrediction::noise, .sigma = 0.5}, 1);
   const Tokens first = noise.predict(3, 1, Tokens(1'000));
   static_cast<void>(noise.predict(4, 0, Tokens(1'000)));

@@ -110,7 +110,7 @@ LoadRates rates() {
   return rates;
 }
 
-TEST(TurnMetrics, TheReadBufferIsWhatEachLoadedTurnNeeded) {
+TEST(TurnMetrics, TheReadBufferIsTheNeedOfEachLoadedTurn) {
   TurnMetrics turns(rates());
   RequestRecord r = record(100, 100);
   r.prefill_compute = for_ms(10);
@@ -262,7 +262,7 @@ TEST(QueueTrend, ALengthHoldsUntilItChanges) {
   EXPECT_NEAR(trend.mean(at_ms(0), at_ms(1000000)), 3, 3 * 0.005);
 }
 
-TEST(QueueTrend, GrowsThroughoutOnlyWhereEachThirdIsLongerAndTheLastLongEnough) {
+TEST(QueueTrend, GrowsThroughoutOnlyIfEachThirdIsLongerAndTheLastLongEnough) {
   QueueTrend growing;
   QueueTrend bulging;
   for (std::int64_t ms = 0; ms < 3000; ++ms) {
@@ -304,7 +304,7 @@ TEST(Confidence, IsReportedForTheHeadlineMetrics) {
 }
 
 // First turns need no history: there is no share of it.
-TEST(Confidence, LeavesOutWhatHasNone) {
+TEST(Confidence, LeavesOutSharesWithoutAHistory) {
   TurnMetrics turns;
   EXPECT_FALSE(confidence_report(TurnMetrics()).contains("hit_rate_all_turns"));
   for (int i = 0; i < 600; ++i) {

@@ -131,7 +131,7 @@ TEST(PagedBatcher, OutOfBlocksTheLatestIsSuspendedAndComesBackBeforeTheQueue) {
   }
 }
 
-TEST(PagedBatcher, OfSeveralTheLatestArrivalsAreSuspendedAndTheEarliestOfThemReturnsFirst) {
+TEST(PagedBatcher, TheLatestArrivalsAreSuspendedAndTheEarliestOfThemReturnsFirst) {
   RunConfig config = paged_config(Batching::separate, Tokens(18), 18);
   ScriptedRun run(config, kPerToken, kIteration,
                   {session(0, {turn(4, 14)}), session(1, {turn(3, 9)}), session(2, {turn(3, 8)})});
@@ -193,7 +193,7 @@ TEST(PagedBatcher, WithoutHostMemoryAHeadStaysAndTheTailIsComputedWithThePrompt)
   EXPECT_EQ(run.instance.turns().partial_turns, 1);
 }
 
-TEST(PagedBatcher, WhatWentToHostMemoryIsLoadedLayerByLayer) {
+TEST(PagedBatcher, KvInHostMemoryIsLoadedLayerByLayer) {
   ScriptedRun run(keeping(paged_config(Batching::unified, Tokens(20), 20), true), kPerToken,
                   kIteration, two_sessions());
   run.run();
@@ -220,7 +220,7 @@ TEST(PagedBatcher, WhatWentToHostMemoryIsLoadedLayerByLayer) {
   EXPECT_DOUBLE_EQ(hits["dram"].get<double>(), 13.0 / 45);
 }
 
-TEST(PagedBatcher, ASuspendedRequestKeepsWhatItHasAndGoesOn) {
+TEST(PagedBatcher, ASuspendedRequestKeepsItsKvAndContinues) {
   RunConfig config = keeping(paged_config(Batching::unified, Tokens(20), 20), false);
   ScriptedRun run(config, kPerToken, kIteration,
                   {session(0, {turn(8, 8)}), session(1, {turn(8, 4)})});
@@ -310,7 +310,7 @@ TEST(PagedBatcher, AnIterationWaitsForTheKvOfItsPrompts) {
   }
 }
 
-TEST(PagedBatcher, OthersDecodeWhileARequestWaitsForItsKvAlone) {
+TEST(PagedBatcher, OthersDecodeWhileOnlyOneRequestWaitsForItsKv) {
   for (const DecodeStepping stepping : kSteppings) {
     ScriptedRun run = loading_beside_a_decode(LoadWait::request, stepping);
     run.run();

@@ -79,7 +79,7 @@ TEST(PrefillBatches, ASecondPromptIsNotCutInTheSameBatch) {
   expect_times(run.request(1, 0), 8, 19, 19);
 }
 
-TEST(PrefillBatches, APromptIsAdmittedBesideWhatResponsesAreExpectedToTake) {
+TEST(PrefillBatches, APromptIsAdmittedBesideTheExpectedSizeOfResponses) {
   for (const auto& [input, output, admitted] :
        {std::tuple{5, 5, 20}, std::tuple{10, 8, 20}, std::tuple{10, 9, 200}}) {
     for (const DecodeStepping stepping : kSteppings) {
@@ -213,7 +213,7 @@ TEST(PrefillBatches, ARequestIsPassedOverUntilItsFetchIsComplete) {
   }
 }
 
-TEST(PrefillBatches, ARequestTakesWhatCameUntilItIsReached) {
+TEST(PrefillBatches, ARequestTakesTheTokensFetchedUntilItsTurn) {
   RunConfig config = hicache_config();
   config.system.blocks->storage_fetch = {.wait = FetchWait::best_effort, .batch = 1};
   for (const DecodeStepping stepping : kSteppings) {
@@ -253,7 +253,7 @@ TEST(PrefillBatches, AFetchEndsAtItsDeadline) {
   }
 }
 
-TEST(PrefillBatches, WhatIsNotWorthAFetchIsComputed) {
+TEST(PrefillBatches, TokensNotWorthAFetchAreComputed) {
   RunConfig config = hicache_config();
   config.system.tiers.ssd->blocks->least_load = Tokens(11);
   ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage());
@@ -261,7 +261,7 @@ TEST(PrefillBatches, WhatIsNotWorthAFetchIsComputed) {
   expect_times(run.request(0, 1), 500, 515, 515);
 }
 
-TEST(PrefillBatches, ABatchWaitsForWhatItsRoomHasToBeWrittenFor) {
+TEST(PrefillBatches, ABatchWaitsForTheWritesThatMakeItsRoom) {
   RunConfig config = hicache_config();
   config.system.tiers.ssd.reset();
   config.system.tiers.dram->write = WriteMoment::on_evict;

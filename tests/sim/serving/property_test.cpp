@@ -95,7 +95,7 @@ TEST(RandomSystems, WholeEntriesAreTheSameInParts) {
     if (!whole) {
       return;
     }
-    // Parts are moved in tokens, and what is cut while it moves is free at another time.
+    // Parts are moved in tokens, and tokens truncated in flight are freed at another time.
     for_each_tier(config.system.tiers, [](const char*, const TierConfig& tier) {
       const_cast<TierConfig&>(tier).block_size = Tokens(1);
     });
@@ -241,7 +241,7 @@ TEST(RandomSystems, KeepEveryInvariantAfterEveryTurnAndCountEveryByteMoved) {
       EXPECT_EQ(counters.written.value, in.value) << to_string(tiers.medium(i));
       EXPECT_EQ(counters.read.value, out.value) << to_string(tiers.medium(i));
     }
-    // Who crosses which link, by the wiring of the server.
+    // Paths that cross each link, by the wiring of the server.
     const auto carried = [&](std::initializer_list<std::pair<Medium, Medium>> paths) {
       Bytes sum;
       for (const auto& [from, to] : paths) {

@@ -44,7 +44,7 @@ void expect_same_layers(const RunConfig& a, const RunConfig& b) {
   });
 }
 
-TEST(ReadBuffer, OfAFixedNumberHoldsThatManyLayersOfEachTurn) {
+TEST(ReadBuffer, HoldsAFixedNumberOfLayersOfEachTurn) {
   RunConfig config = automatic();
   config.system.load.buffers = 3;
   const ReadBuffer buffer(config);
@@ -56,7 +56,7 @@ TEST(ReadBuffer, OfAFixedNumberHoldsThatManyLayersOfEachTurn) {
   EXPECT_EQ(ReadBuffer(config).most_layers(), kLayers);
 }
 
-TEST(ReadBuffer, HoldsWhatTheTurnAtHandNeedsNotToWait) {
+TEST(ReadBuffer, HoldsTheLayersThatATurnNeedsNotToWait) {
   const RunConfig config = automatic();
   const RooflineTiming timing(config.model, config.hardware, 1);
   const ReadBuffer buffer(config);
@@ -117,7 +117,7 @@ TEST(ReadBuffer, LoadsFromTheFastestTierOutsideOfHbm) {
   expect_same_layers(cxl, automatic());
 }
 
-TEST(ReadBuffer, HoldsAllLayersWhereNoneOfThemComesAlone) {
+TEST(ReadBuffer, HoldsAllLayersIfTheyArriveTogether) {
   RunConfig config = automatic();
   config.system.tiers.dram.reset();
   config.system.tiers.ssd = TierConfig();
@@ -128,7 +128,7 @@ TEST(ReadBuffer, HoldsAllLayersWhereNoneOfThemComesAlone) {
   EXPECT_EQ(ReadBuffer(config).layers(turn_of(900, 10)), 1);
 }
 
-TEST(ReadBuffer, TakesNothingWhereNothingIsLoadedAhead) {
+TEST(ReadBuffer, TakesNothingIfNothingIsLoadedAhead) {
   RunConfig blocking = automatic();
   blocking.system.load.discipline = LoadDiscipline::blocking;
   RunConfig hbm_alone = automatic();

@@ -42,14 +42,14 @@ TEST(Relations, WithoutAnyLookAheadTheSchedulerAwareSystemIsLru) {
     blind.system.prefetch = {.name = "look_ahead", .parameters = {{"window", 0}}};
     const std::string expected = metrics(lru).dump(1);
     EXPECT_EQ(metrics(blind).dump(1), expected) << "seed " << seed;
-    // And the policies do something when they may look.
+    // With look-ahead, the policies change the result.
     blind.system.tiers.dram->eviction.parameters.clear();
     blind.system.prefetch.parameters.clear();
     EXPECT_NE(metrics(blind).dump(1), expected) << "seed " << seed;
   }
 }
 
-TEST(Relations, WhatIsNotOfferedToOnlinePoliciesChangesNothing) {
+TEST(Relations, KnowledgeThatOnlinePoliciesLackChangesNothing) {
   RunConfig config = busy(800, 2000);
   const std::string expected = metrics(config).dump();
   config.serving.knowledge = OfferedKnowledge::online;
@@ -62,7 +62,7 @@ TEST(Relations, HitsSavePrefillTime) {
   config.system.tiers = {};
   const Json none = metrics(config);
   const Json tiny = metrics(busy(300, 300));
-  // Nothing is ever evicted: only what truncation leaves nothing of is lost.
+  // Nothing is evicted: only histories truncated to nothing are lost.
   EXPECT_DOUBLE_EQ(large["hit_rate"]["resumed_turns"]["total"], 1);
   EXPECT_EQ(large["tiers"]["dram"]["evictions"], 0);
   EXPECT_DOUBLE_EQ(none["hit_rate"]["all_turns"]["total"], 0);
@@ -119,7 +119,7 @@ TEST(Simulate, RefusesAConfigWithProblemsAndAWarmupThatTakesEverything) {
   }
 }
 
-TEST(Simulate, MovesAndCountsOnlyWhatTheSystemUses) {
+TEST(Simulate, MovesAndCountsOnlyTiersThatTheSystemUses) {
   RunConfig config = busy(800, 2000);
   config.system.tiers.ssd.reset();
   const Json m = metrics(config);

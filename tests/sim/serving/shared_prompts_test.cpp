@@ -58,7 +58,7 @@ TEST(SharedPrompts, AreTheHistoryOfAFirstTurnWhichComputesThemInFull) {
   EXPECT_EQ(lost_hits_report(turns)["capacity"], 0);
 }
 
-TEST(SharedPrompts, OfAnEarlierSessionInTheSameSlotLeaveNothingBehind) {
+TEST(SharedPrompts, LeaveNothingBehindForTheNextSessionInASlot) {
   ScriptedRun run =
       run_of(with_dram(), {session_of_prompt(0, 7, 20, {turn(10, 1)}), session(1000, {turn(4, 1)}),
                            session_of_prompt(2000, 7, 20, {turn(10, 1)})});
@@ -112,7 +112,7 @@ TEST(SharedPrompts, AreKeptWhenTheWindowOverflows) {
   EXPECT_TRUE(all.request(0, 1).full_hit());
 }
 
-TEST(SharedPrompts, StayWhereOtherFirstTokensThatAreKeptHaveToGo) {
+TEST(SharedPrompts, StayWhenOtherKeptTokensHaveToGo) {
   RunConfig config = with_dram(tiny_config(Tokens(100)));
   config.serving.keep_first_tokens = Tokens(60);
   ScriptedRun run = overflowing(config);
@@ -159,7 +159,7 @@ std::vector<std::string> problems_of(const RunConfig& config, std::vector<Sessio
   return {};
 }
 
-TEST(SharedPrompts, ThatLeaveNoRoomAreNamed) {
+TEST(SharedPrompts, AreNamedIfTheyLeaveNoRoom) {
   RunConfig config = tiny_config(Tokens(100));
   const std::vector<SessionSpec> sessions{
       session(0, {turn(1, 1)}),
@@ -187,7 +187,7 @@ TEST(SharedPrompts, ThatLeaveNoRoomAreNamed) {
           second, "/serving/long_turn: \"clamp\" would shorten such turns to the context window"}));
 }
 
-TEST(SharedPrompts, ThatLeaveNoRoomAreCountedBeyondTheFirst) {
+TEST(SharedPrompts, AreCountedBeyondTheFirstIfTheyLeaveNoRoom) {
   RunConfig config = tiny_config(Tokens(100));
   std::vector<SessionSpec> sessions(23, session_of_prompt(0, 7, 99, {turn(1, 1)}));
   std::vector<std::string> lines = problems_of(config, sessions);
@@ -248,7 +248,7 @@ TEST(SharedPrompts, AreKeptWithoutAClockToo) {
   EXPECT_EQ(recorder.requests[1].found.reused, Tokens(50));
 }
 
-TEST(SharedPrompts, AreInTheResultWhereThereAreSome) {
+TEST(SharedPrompts, AreInTheResultIfThereAreSome) {
   const Json workload = simulate(generated(), builtin_policies())["workload"];
   EXPECT_EQ(workload["synthetic"], true);
   EXPECT_EQ(workload["shared_prompts"]["distinct"], 1);
@@ -448,7 +448,7 @@ TEST(SharedPrompts, AreSharedOnlyWhereTheyCanBe) {
             "the system has not"});
 }
 
-TEST(Truncation, LeavesTheKeptTokensAndWhatLiesBehindTheCut) {
+TEST(Truncation, LeavesTheKeptTokensAndThoseAfterTheCut) {
   // Tokens 5 .. 16 go.
   EXPECT_EQ(cut(12, 5).left_of(Tokens(30)), Tokens(18));
   EXPECT_EQ(cut(12, 5).left_of(Tokens(18)), Tokens(6));

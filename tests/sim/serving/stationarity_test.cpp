@@ -103,7 +103,7 @@ TEST(MeasuredPart, GoesFromTheStationaryStateToTheLastArrival) {
   EXPECT_EQ(run.instance.measured_gpu_time().busy(), for_ms(100 * 14));
 }
 
-TEST(MeasuredPart, IsTheWholeRunWhereTheConfigSaysSo) {
+TEST(MeasuredPart, IsTheWholeRunIfTheConfigSaysSo) {
   ScriptedRun run = lonely_sessions(200, Measure::all, 3);
   run.run();
   const MeasuredPart& measured = run.instance.measured();
@@ -113,7 +113,7 @@ TEST(MeasuredPart, IsTheWholeRunWhereTheConfigSaysSo) {
   EXPECT_EQ(run.instance.turns().turns, 197);
 }
 
-TEST(MeasuredPart, IsTheWholeRunWhereNoStationaryStateIsFound) {
+TEST(MeasuredPart, IsTheWholeRunIfNoStationaryStateIsFound) {
   ScriptedRun run = lonely_sessions(99, Measure::automatic);
   run.run();
   EXPECT_FALSE(run.instance.measured().stationary);
@@ -121,7 +121,7 @@ TEST(MeasuredPart, IsTheWholeRunWhereNoStationaryStateIsFound) {
   EXPECT_EQ(run.instance.turns().turns, 99);
 }
 
-TEST(MeasuredPart, BeginsBehindTheWarmUp) {
+TEST(MeasuredPart, BeginsAfterTheWarmUp) {
   ScriptedRun run = lonely_sessions(200, Measure::automatic, 150);
   run.run();
   EXPECT_TRUE(run.instance.measured().stationary);
@@ -130,7 +130,7 @@ TEST(MeasuredPart, BeginsBehindTheWarmUp) {
 }
 
 // The 100th arrival is the last one: there is no stationary part to measure.
-TEST(MeasuredPart, IsTheWholeRunWhereTheStationaryStateIsFoundAtTheLastArrival) {
+TEST(MeasuredPart, IsTheWholeRunIfTheStationaryStateIsFoundAtTheLastArrival) {
   ScriptedRun run = lonely_sessions(100, Measure::automatic);
   run.run();
   EXPECT_FALSE(run.instance.measured().stationary);

@@ -18,8 +18,8 @@
 #include "sim/store/truncation.hpp"
 #include "traces/session.hpp"
 
-/// A world whose figures can be added up in one's head: KV of 1,000 bytes a token (200 in each of 5
-/// layers), links of 1,000,000 bytes/s, so that a token moves in 1 ms.
+/// A world with figures for mental arithmetic: KV of 1,000 bytes a token (200 in each of 5 layers),
+/// links of 1,000,000 bytes/s, so that a token moves in 1 ms.
 namespace kvtier::test {
 
 inline constexpr std::int64_t kLayers = 5;
@@ -283,8 +283,8 @@ class CountingBackend final : public Backend {
   std::array<std::array<Bytes, kMedia>, kMedia> moved_{};
 };
 
-/// A small run made of random parts: tiers too small for what they are to hold, links from idle to
-/// drowning. Every valid combination of switches can come up.
+/// A small run of random parts: tiers too small for their KV, links from idle to overloaded. Every
+/// valid combination of switches can come up.
 [[nodiscard]] RunConfig random_config(std::uint64_t seed);
 
 /// The same config with a random model that has windows, and perhaps states, an indexer and

@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-TEST(Extents, CannotBeToldFromSingleBlocks) {
+TEST(Extents, EqualSingleBlocks) {
   const char* wanted = std::getenv("KVTIER_TEST_CASES");
   const int cases = wanted != nullptr ? std::atoi(wanted) : 1'000;
   const PolicyRegistry registry = builtin_policies();
@@ -41,7 +41,7 @@ TEST(Extents, CannotBeToldFromSingleBlocks) {
   EXPECT_GT(filtered, cases / 20);
 }
 
-TEST(Extents, OfNodesInTiersCannotBeToldFromPlainOnes) {
+TEST(Extents, EqualPlainStoresWithNodesInTiers) {
   const char* wanted = std::getenv("KVTIER_TEST_CASES");
   const int cases = wanted != nullptr ? std::atoi(wanted) : 1'000;
   const PolicyRegistry registry = builtin_policies();

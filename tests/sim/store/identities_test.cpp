@@ -118,8 +118,8 @@ Hits trie_lru(const Forest& forest, std::int64_t capacity) {
   return hits;
 }
 
-/// Keeps the blocks that are used soonest, those nearer to the root of equal ones; what is used
-/// late need not come in.
+/// Keeps the blocks with the earliest next use, and among equal ones those nearer to the root.
+/// Blocks used late need not be stored.
 Hits belady(const Forest& forest, std::int64_t capacity) {
   const auto requests = static_cast<std::int64_t>(forest.blocks.size());
   std::map<Key, std::vector<std::int64_t>> uses;

@@ -1,5 +1,5 @@
-/// Blocks of the sample of mooncake_conversation that caches of several sizes hit, as
-/// tests/data/count_hits.py counts them.
+/// Hits of caches of several sizes on the sample of mooncake_conversation, compared with the counts
+/// of tests/data/count_hits.py.
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ TEST_F(Mooncake, HasAsManyBlocksAndTokensAsCounted) {
   EXPECT_EQ(tokens, 7'124'855);
 }
 
-TEST_F(Mooncake, LruAndFifoHitWhatWasCounted) {
+TEST_F(Mooncake, LruAndFifoGiveTheCountedHits) {
   struct Count {
     std::int64_t capacity;
     std::int64_t lru;
@@ -76,9 +76,9 @@ TEST_F(Mooncake, LruAndFifoHitWhatWasCounted) {
   }
 }
 
-// An LRU tier of 3,000 blocks is hit as it is alone. With a second one that holds the same blocks,
-// the larger tier's 6,000 count; with one that holds others, the sum does.
-TEST_F(Mooncake, TwoTiersHitWhatWasCounted) {
+// The hits of an LRU tier of 3,000 blocks do not depend on a second tier. With a second tier that
+// holds the same blocks, the larger tier's 6,000 count; with one that holds others, the sum counts.
+TEST_F(Mooncake, TwoTiersGiveTheCountedHits) {
   const EdgeRules inclusive{.write = Write::with_compute};
   const EdgeRules exclusive{.write = Write::on_eviction, .exclusive = true};
   for (const StoreKind& kind : store_kinds()) {

@@ -84,7 +84,7 @@ TEST(Pool, ChoosesNoMoreThanWillNotBeFree) {
   EXPECT_EQ(m.pool.free(), Bytes(4)) << "what leaves stays charged";
 }
 
-TEST(Pool, InTheBackgroundChoosesWhatThereIs) {
+TEST(Pool, ChoosesTheAvailableEntriesInTheBackground) {
   Memory m;
   m.store(1, 4);
   m.store(2, 6, true);
@@ -114,7 +114,7 @@ TEST(Pool, AdmitsEverythingWithoutAnAdmissionPolicy) {
   EXPECT_TRUE(m.pool.admits(EntryKey{7}));
 }
 
-TEST(Pool, ExpiresWhatIsOfferedAndLongUnused) {
+TEST(Pool, ExpiresOfferedEntriesUnusedForLong) {
   TierConfig used = tier();
   used.ttl = SimDuration(10);
   Memory m(used);
@@ -142,7 +142,7 @@ TEST(Pool, NothingExpiresWithoutATimeToLive) {
   EXPECT_EQ(m.pool.next_expired(SimTime(1000000)), kNoEntry);
 }
 
-TEST(Pool, CountsWhatIsStoredOverTime) {
+TEST(Pool, IntegratesStoredBytesOverTime) {
   Memory m;
   m.pool.charge_stored(Bytes(6), SimTime(10));
   m.pool.charge_stored(Bytes(-2), SimTime(15));
@@ -157,7 +157,7 @@ constexpr KvShares kShares{.capacity = Bytes(100),
                            .read_buffer = Bytes(10),
                            .write_buffer = Bytes(20)};
 
-TEST(Pool, RunningRequestsLeaveFreeWhatIsReserved) {
+TEST(Pool, RunningRequestsLeaveTheReserveFree) {
   Memory m(tier(), kShares, Medium::hbm);
   EXPECT_EQ(m.pool.capacity(), Bytes(30));
   EXPECT_EQ(m.pool.free_to_run(), Bytes(40));
@@ -190,7 +190,7 @@ TEST(Pool, AnEndedTurnsKvMovesToTheWriteBufferBeyondItsSize) {
   EXPECT_EQ(m.pool.unused(), Bytes(1));
 }
 
-TEST(Pool, ItsAccountsAreThoseThatTheStoreKnows) {
+TEST(Pool, ItsAccountsEqualThoseOfTheStore) {
   Memory m(tier(), kShares, Medium::hbm);
   m.store(1, 8);
   m.pool.charge(Account::running, Bytes(5));

@@ -22,7 +22,7 @@ std::int64_t replayed_hits(const Streams& streams, const std::vector<Context>& r
   return hits;
 }
 
-TEST(PrefixStack, HitsWhatAReplayOfEachCapacityHits) {
+TEST(PrefixStack, GivesTheHitsOfAReplayAtEachCapacity) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     RandomStream random(seed, "prefix stack");
     const Tokens block(1 + random.index(5));

@@ -141,7 +141,7 @@ TEST(SessionParts, ThePolicyInHbmKeepsWhatATurnUses) {
   EXPECT_EQ(s.tiers.live_entries(), 0U);
 }
 
-TEST(SessionParts, WhatIsAllInDramHasLeftThePolicyInHbm) {
+TEST(SessionParts, AnEntryThatIsWholeInDramHasLeftThePolicyInHbm) {
   PartsStore s(parts_config(100, 1, "told"));
   s.keep(kA, 8);
   s.make_room(16);
@@ -194,7 +194,7 @@ TEST(SessionParts, DramDropsTailsByTheSameRule) {
   s.expect_held(kB, 1, 3);
 }
 
-TEST(SessionParts, WithoutDramTheTailIsDroppedAtOnceAndOnlyForWhatIsWanted) {
+TEST(SessionParts, WithoutDramTheTailIsDroppedAtOnceAndOnlyAsNeeded) {
   PartsStore s(parts_config(0));
   s.keep(kA, 8);
   s.keep(kB, 8);
@@ -304,7 +304,7 @@ TEST(SessionParts, TruncationCutsTheHeadOfWhatIsStored) {
   expect_lost(s.take(kA, 3, 2), LossCause::overflow);
 }
 
-TEST(SessionParts, AHeadTruncatedToNothingWhileItIsSavedLeavesWhatIsInDram) {
+TEST(SessionParts, AHeadTruncatedToNothingWhileItIsSavedLeavesTheDramCopy) {
   PartsStore s(parts_config(100));
   s.keep(kA, 8);
   s.wait_until(10);
@@ -450,7 +450,7 @@ TEST(SessionParts, APartNotUsedForLongerThanItsTiersTimeToLiveIsGone) {
   expect_lost(s.take(kA, 10, 9), LossCause::ttl);
 }
 
-TEST(SessionParts, WhatDramDoesNotAdmitIsDropped) {
+TEST(SessionParts, APartThatDramDoesNotAdmitIsDropped) {
   RunConfig config = parts_config(100);
   config.system.tiers.dram->admission.name = "second_hit";
   PartsStore s(config);
@@ -468,7 +468,7 @@ TEST(SessionParts, WhatDramDoesNotAdmitIsDropped) {
   s.expect_held(kA, 8, 0);
 }
 
-TEST(SessionParts, WhatHbmDoesNotAdmitGoesToDramIfThereIsAny) {
+TEST(SessionParts, AnEntryThatHbmDoesNotAdmitGoesToDramIfThereIsAny) {
   for (const std::int64_t dram_tokens : {0, 100}) {
     RunConfig config = parts_config(dram_tokens);
     config.system.tiers.hbm->admission.name = "second_hit";

@@ -66,7 +66,7 @@ class RunningOne final : public RunningView {
   Tokens predicted;
 };
 
-/// The simulated backend, and what the manager says that each medium holds.
+/// The simulated backend, and the contents of each medium according to the manager.
 class HeldBackend final : public Backend {
  public:
   HeldBackend(const HardwareConfig& hardware, const TimingModel& timing)
@@ -177,7 +177,7 @@ struct Store {
   void save(SessionSlot slot, std::int64_t tokens) {
     tiers.save(slot, EntryKey{slot}, Tokens(tokens));
   }
-  /// A turn in no time that finds `history` tokens or less and ends with `tokens`.
+  /// A turn of zero duration that finds at most `history` tokens and ends with `tokens`.
   Lookup turn(SessionSlot slot, std::int64_t history, std::int64_t tokens) {
     const Lookup found = admit(slot, history);
     if (found.reused.value > 0 && found.medium != Medium::hbm) {

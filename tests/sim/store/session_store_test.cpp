@@ -178,7 +178,7 @@ TEST(SessionStore, ATierThatAdmitsOnTheSecondHitStoresFromTheSecondTurnOn) {
   expect_found(s.admit(kA, 14), 14, Medium::dram);
 }
 
-TEST(SessionStore, WhatTheSsdDoesNotAdmitIsLostWithoutAWrite) {
+TEST(SessionStore, AnEntryThatTheSsdDoesNotAdmitIsLostWithoutAWrite) {
   Store s(two_tiers(10, 100, tier(), filtered("second_hit", tier("lru", true))));
   s.store(kA, 10);
   s.store(kB, 10);  // A leaves DRAM, used once
@@ -191,7 +191,7 @@ TEST(SessionStore, WhatTheSsdDoesNotAdmitIsLostWithoutAWrite) {
   expect_found(s.admit(kA, 10), 10, Medium::ssd);
 }
 
-TEST(SessionStore, WhatIsWrittenAtOnceIsAskedForToo) {
+TEST(SessionStore, AWriteThroughNeedsAdmissionToo) {
   TierConfig ssd = filtered("second_hit", tier("lru", true));
   ssd.write = WriteMoment::on_create;
   Store s(two_tiers(100, 100, tier(), ssd));
@@ -221,7 +221,7 @@ TEST(SessionStore, ANewcomerUsedLessOftenThanTheVictimStaysOut) {
   expect_found(s.admit(kC, 10), 10, Medium::dram);
 }
 
-TEST(SessionStore, ANewcomerThatDoesNotFitBesideWhatMovesEvictsNothing) {
+TEST(SessionStore, ANewcomerThatDoesNotFitBesideMovesEvictsNothing) {
   // C wants 10 tokens. 8 could leave, and 2 are about to be loaded.
   Store s(dram_only(10));
   s.store(kA, 8);
@@ -233,7 +233,7 @@ TEST(SessionStore, ANewcomerThatDoesNotFitBesideWhatMovesEvictsNothing) {
   expect_found(s.admit(kA, 8), 8, Medium::dram);
 }
 
-TEST(SessionStore, ANewcomerThatMayReplaceOneOfItsVictimsAloneEvictsNone) {
+TEST(SessionStore, ANewcomerThatMayReplaceOnlyOneOfItsVictimsEvictsNone) {
   // C is used twice, A once and B three times.
   Store s(dram_only(20, filtered("frequency_sketch")));
   s.store(kA, 10);
@@ -321,7 +321,7 @@ TEST(SessionStore, AnExclusiveSsdIsWrittenTheWholeEntryAgain) {
   EXPECT_EQ(s.used(1), 4 * (5 + 5));
 }
 
-TEST(SessionStore, AnExclusiveSsdGivesUpWhatMovesUp) {
+TEST(SessionStore, AnExclusiveSsdDropsAnEntryThatMovesUp) {
   for (const bool inclusive : {false, true}) {
     Store s(two_tiers(10, 100, tier(), tier("lru", inclusive)));
     s.store(kA, 10);
@@ -414,7 +414,7 @@ TEST(SessionStore, AnEntryRescuedTwiceFromOneSlowWriteIsUnpinnedOnce) {
   s.tiers.check_invariants();
 }
 
-TEST(SessionStore, WhatAnEarlierWayDownLeftBelowDoesNotStayUnderAnExclusiveTier) {
+TEST(SessionStore, AnEarlierDemotionLeavesNoCopyUnderAnExclusiveTier) {
   TierConfig dram = tier();
   dram.free_buffer = kv(15);
   RunConfig config = two_tiers(30, 100, dram, tier("lru", false));
@@ -652,7 +652,7 @@ TEST(SessionStore, ACopyTruncatedWhileItGrewInVainIsChargedRight) {
 
 // ---- Invalidation ----
 
-TEST(SessionStore, InvalidationLeavesNothingBehindWhereverTheEntryIs) {
+TEST(SessionStore, InvalidationLeavesNothingBehindInAnyState) {
   TierConfig through = tier("lru", true);
   through.write = WriteMoment::on_create;
   for (const std::int64_t at : {5, 15, 25, 40}) {
@@ -713,7 +713,7 @@ TEST(SessionStore, AWaitingRequestsEntryIsFetchedToDram) {
   expect_found(s.admit(kA, 10), 10, Medium::dram);
 }
 
-TEST(SessionStore, AFetchInFlightIsALateHitThatIsHeardOfWhenItIsDone) {
+TEST(SessionStore, AFetchInFlightIsALateHitWithANoticeAtItsEnd) {
   Store s(fetching_config());
   put_on_ssd(s);
   const SimTime begin = s.backend.now();
@@ -795,7 +795,7 @@ TEST(SessionStore, AFetchedEntryEvictedUnchangedIsNotWrittenAgain) {
 
 /// A's 10 tokens take 10 ms: it is used 10 ms after that (on time), 11 ms after (early), or leaves
 /// DRAM 3 ms after (unused). 10 tokens idle for 10 ms are 10,000 bytes x 0.01 s = 100 byte-seconds.
-TEST(SessionStore, CountsWhatBecameOfItsFetches) {
+TEST(SessionStore, CountsTheOutcomesOfItsFetches) {
   const auto fetched = [](Store& s, std::int64_t idle_ms) {
     put_on_ssd(s);
     s.enqueue(kA);
@@ -884,7 +884,7 @@ TEST(SessionStore, AFetchDoesNotTakeTheFreeBuffer) {
   EXPECT_EQ(fetches(9), 0);
 }
 
-TEST(SessionStore, SaysHowSoonARequestCouldRun) {
+TEST(SessionStore, GivesThePlacementOfAnEntry) {
   Store s(two_tiers(20, 100));
   EXPECT_EQ(s.tiers.placement(kA), Placement::none);
   s.save(kA, 10);
@@ -901,7 +901,7 @@ TEST(SessionStore, SaysHowSoonARequestCouldRun) {
 /// holds 3, 9 and others, the eviction window is (2 + 4) / 1 = six jobs. Job 3 is fetched, job 4
 /// (last in the queue of the two in memory) goes to disk, job 9 (last in the queue on disk) leaves
 /// the system.
-TEST(SessionStore, DoesWhatFigure9OfAttentionStoreShows) {
+TEST(SessionStore, FollowsFigure9OfAttentionStore) {
   RunConfig config = two_tiers(20, 40, tier("scheduler_aware"), tier("scheduler_aware", true));
   config.system.prefetch.name = "look_ahead";  // window: 20 / 10 = two jobs
   Store s(config);
@@ -942,7 +942,7 @@ TEST(SessionStore, APreloadedEntryIsNotEvictedBeforeItsTurn) {
   expect_lost(s.admit(kB, 10), LossCause::capacity);
 }
 
-TEST(SessionStore, WhatIsNotAllInTheFastestTierIsNotPreloaded) {
+TEST(SessionStore, AnEntryThatIsNotWholeInTheFastestTierIsNotPreloaded) {
   Store s(two_tiers(20, 100));
   s.store(kA, 10);
   s.store(kB, 20);
@@ -1046,7 +1046,7 @@ RunConfig hbm_and_dram(std::int64_t hbm_tokens, std::int64_t dram_tokens) {
   return config;
 }
 
-TEST(SessionStore, WhatStaysInHbmIsNeitherSavedNorLoaded) {
+TEST(SessionStore, AnEntryThatStaysInHbmIsNeitherSavedNorLoaded) {
   RunConfig config = tiny_config();
   config.system.tiers.hbm = hbm_tier(20);
   Store s(config);
@@ -1234,7 +1234,7 @@ TEST(SharedPrompts, AreFoundAfterTheSessionsThatStoredThemHaveEnded) {
   s.end(kD, 5);
 }
 
-TEST(SharedPrompts, OfWhichNothingIsLeftAreForgottenWithTheirLastSession) {
+TEST(SharedPrompts, AreForgottenWithTheirLastSessionIfNothingIsStored) {
   PromptStore s(20);  // no room for the prompt at all
   expect_lost(s.begin(kA), LossCause::not_stored);
   EXPECT_FALSE(s.tiers.shares_prompt(kA));
@@ -1371,7 +1371,7 @@ TEST(SharedPrompts, WaitWhereTheFirstOfTheirSessionsWaits) {
   EXPECT_EQ(victim({kC}, 0), demoted(kPrompt.value)) << "the longest unused of what may go";
 }
 
-// ---- What policies hear ----
+// ---- Calls of policies ----
 
 TEST(PolicyLife, ATierThatGivesTheTurnItsRoomKeepsTheEntryInUse) {
   Store s(dram_only(40, tier("told")));
@@ -1419,7 +1419,7 @@ TEST(PolicyLife, ATurnThatFindsTheEntryOnItsWayBackIsAHit) {
   EXPECT_EQ(s.lives, (LifeLog{"insert 1", "hit 1", "hit 1", "release 1 with 14"}));
 }
 
-TEST(PolicyLife, WhatDoesNotComeBackFromItsTurnIsRemoved) {
+TEST(PolicyLife, AnEntryThatDoesNotReturnFromItsTurnIsRemoved) {
   const auto lives = [](const auto& end) {
     Store s(dram_only(20, tier("told")));
     s.store(kA, 10);
@@ -1443,7 +1443,7 @@ TEST(PolicyLife, WhatDoesNotComeBackFromItsTurnIsRemoved) {
             removed);
 }
 
-TEST(PolicyLife, WhatIsNotAdmittedAgainIsRemoved) {
+TEST(PolicyLife, AnEntryThatIsNotAdmittedAgainIsRemoved) {
   Store s(dram_only(20, filtered("second_hit", tier("told"))));
   s.turn(kA, 0, 10);
   s.turn(kA, 0, 10);

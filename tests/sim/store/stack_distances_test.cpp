@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-TEST(StackDistances, AreTheBytesUsedSinceWithOnesOwn) {
+TEST(StackDistances, AreTheBytesUsedSinceIncludingTheEntrys) {
   StackDistances stack;
   EXPECT_EQ(stack.distance(0), 0);
   stack.use(0, 10);
@@ -69,7 +69,7 @@ TEST(StackDistances, AreThoseOfAList) {
   }
 }
 
-TEST(StackDistances, KeepNoMoreThanThoseWhoMayComeBackNeed) {
+TEST(StackDistances, KeepOnlyEntriesThatMayComeBack) {
   StackDistances stack;
   for (std::uint32_t user = 0; user < 100'000; ++user) {
     stack.use(user % 100, 1);

@@ -34,7 +34,7 @@ RunConfig small(const std::string& system, std::vector<std::string> more = {}) {
   return resolved("examples/planner-70.json", settings);
 }
 
-/// All that a record says, but not when the run is measured.
+/// All fields of a record, except whether it is measured.
 std::string text(const RequestRecord& r) {
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", r.session,
                      r.turn, r.arrived.ns, r.history.value, r.input.value, r.output.value,
@@ -241,7 +241,7 @@ std::filesystem::path test_data() {
 
 // Counted by a list of 5,859 blocks per pool: each request is looked up in its pool, then all of
 // its blocks are used from the tail to the head. There are 288,500 blocks.
-TEST(UntimedClusters, HitWhatWasCountedOnMooncakesConversations) {
+TEST(UntimedClusters, GiveTheCountedHitsOnMooncakesConversations) {
   if (test_data().empty()) {
     GTEST_SKIP() << "KVTIER_TEST_DATA is not set";
   }
@@ -280,7 +280,7 @@ std::string refused(const std::function<void()>& action) {
   return "";
 }
 
-TEST(Clusters, SayWhatTheyCannot) {
+TEST(Clusters, RefuseUntimedReplaysOfSessions) {
   const RunConfig two = small("attentionstore_lru", {"/cluster/instances=2"});
   const PolicyRegistry registry = builtin_policies();
   EXPECT_EQ(refused([&] { (void)simulate_untimed(two, registry); }),

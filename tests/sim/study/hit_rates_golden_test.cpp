@@ -26,8 +26,8 @@ constexpr const char* kAllTurnsDram = "/metrics/hit_rate/all_turns/dram";
 
 const std::string kPaper = "papers/attentionstore/";
 
-/// The paper's runs: its bands are data, and `kvtier reproduce` holds them. Here is what must be so
-/// beside them.
+/// The paper's runs. `kvtier reproduce` checks the paper's bands; these tests check further
+/// conditions.
 struct PaperRun {
   const char* config;
   const char* system;
@@ -143,8 +143,8 @@ TEST(HitRatesOfRealConversations, RankTheSystemsAsThePaperDoes) {
   }
 }
 
-/// Relations beside the bands: more storage never loses hits by points, and the look-ahead is worth
-/// something only where a queue forms.
+/// Further relations: more storage never loses hits by points, and look-ahead helps only if a queue
+/// forms.
 TEST(HitRatesOfTheGenerator, RiseWithStorageAndNeedAQueue) {
   double last = 0;
   for (const char* ssd : {"1TiB", "2TiB", "5TiB", "10TiB", "20TiB"}) {

@@ -86,10 +86,10 @@ TEST(LongDocuments, GainMoreFromStoredKvTheLongerTheyAre) {
   }
 }
 
-/// With requests in the queue the read buffer holds what the next one needs, and 40 ms of compute
-/// are all that most of them take. With none it holds nothing, and all of the load is waited for.
-/// The figure's 0.12 s lies between.
-TEST(LongDocuments, WaitLessForKvWhereTheNextJobIsKnown) {
+/// With requests in the queue, the read buffer holds the layers that the next one needs, and most
+/// requests take only their 40 ms of compute. Without a queue the buffer is empty, and requests
+/// wait for the whole load. The figure's 0.12 s lies between.
+TEST(LongDocuments, WaitLessForKvIfTheNextRequestIsKnown) {
   const double idle =
       number_at(resumed("attentionstore", {"/workload/arrival_rate=0.001/s"}), kTtft);
   const double busy = number_at(resumed("attentionstore", {"/workload/arrival_rate=1/s"}), kTtft);

@@ -1,5 +1,5 @@
-/// Memory is that of the live sessions and of what is stored, not that of the trace: ten million
-/// turns stream through one run.
+/// Memory is that of live sessions and stored entries, not that of the trace: ten million turns
+/// stream through one run.
 
 #include <chrono>
 #include <cstdio>
@@ -98,7 +98,7 @@ Measured run_long(std::int64_t sessions) {
   return m;
 }
 
-/// The instrument: a process that touches 200 MiB has a peak of that and little more.
+/// The measurement itself: a process that touches 200 MiB has a peak of little more than that.
 TEST(PeakMemory, IsMeasured) {
   if (kSanitized) {
     GTEST_SKIP() << "memory is not measured under a sanitizer";
@@ -112,7 +112,7 @@ TEST(PeakMemory, IsMeasured) {
   EXPECT_LT(process.peak_mebibytes, 1.2 * kMebibytes);
 }
 
-TEST(LongTrace, OfTenMillionTurnsTakesTheMemoryOfItsLiveSessions) {
+TEST(LongTrace, TakesTheMemoryOfItsLiveSessionsForTenMillionTurns) {
   const std::int64_t sessions = kSanitized ? 17600 : 1760000;
   const Measured tenth = run_long(sessions / 10);
   const Measured whole = run_long(sessions);

@@ -1,4 +1,4 @@
-/// Every preset of a model runs, and as it says.
+/// Every model preset runs, with the properties that it states.
 
 #include <algorithm>
 #include <string>
@@ -49,7 +49,7 @@ TEST(ModelPresets, FewerBytesOfWeightsDecodeFaster) {
   EXPECT_LT(int4, fp8);
 }
 
-TEST(ModelPresets, AreTimedByTheRooflineWhereAProfileHasNothingOfThem) {
+TEST(ModelPresets, AreTimedByTheRooflineIfAProfileLacksThem) {
   try {
     static_cast<void>(
         run_of("qwen3-30b-a3b", {"/hardware/profile=xeon-2core", "/hardware/unmeasured=refuse"}));

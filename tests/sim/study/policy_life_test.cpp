@@ -1,5 +1,5 @@
-/// Policies that count for themselves, in whole runs: what they count is what the run's records
-/// say.
+/// Policies with counters of their own, in whole runs: their counts equal those of the run's
+/// records.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace {
 /// Hits since they came in, by session.
 using Counts = std::map<std::int64_t, std::int64_t>;
 
-/// The fewest hits since it came in leave first, of equal ones the lowest number: what a textbook
-/// says of a frequency policy, with nothing for turns but the calls.
+/// The fewest hits since it came in leave first, of equal ones the lowest number: a textbook
+/// frequency policy that sees turns only through its calls.
 class CountingEviction final : public EvictionPolicy {
  public:
   explicit CountingEviction(Counts& counts) : counts_(counts) {}
@@ -114,7 +114,7 @@ TEST(CountingPolicy, ReachesTheNumberOfHits) {
   expect_counts(ssd, "SSD");
 }
 
-TEST(CountingPolicy, DiffersFromLruWhereUsesDo) {
+TEST(CountingPolicy, DiffersFromLruIfUsesDiffer) {
   Counts counts;
   const RunConfig lru = one_tier(Placement::dram, "lru", 40);
   const RunConfig counting = one_tier(Placement::dram, "counting", 40);

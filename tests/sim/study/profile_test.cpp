@@ -156,7 +156,7 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
 
 // A profile is of one device: on 2 GPUs its link counts twice, and pieces are half as large: 256 B
 // on one GPU at 512 kB/s, 128 B on each of two at 128.
-TEST_F(ProfileHardware, IsOfOneOfSeveralGpus) {
+TEST_F(ProfileHardware, DescribesOneOfSeveralGpus) {
   Profile profile = small_profile();
   ProfileTable& pieces = profile.tables.emplace_back();
   pieces.operation = OperationId::copy_h2d;
@@ -189,7 +189,7 @@ TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
   EXPECT_EQ(hardware.dram->capacity.value, std::int64_t{3} << 30);
 }
 
-TEST_F(ProfileHardware, SaysWhatInterferesUnlessTheConfigDoes) {
+TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
   EXPECT_EQ(resolve(kProfileAlone).hardware.links.pcie.beside_compute, HostLinkShares());
   Profile profile = small_profile();
   for (const char* way : {"to_device", "to_host"}) {  // twice the time of copy_duplex
@@ -227,7 +227,7 @@ TEST_F(ProfileHardware, ResolvesToAConfigThatResolvesToItself) {
   EXPECT_TRUE(second.hardware.profile->loaded);
 }
 
-TEST_F(ProfileHardware, SaysWhatIsWrongWithTheProfile) {
+TEST_F(ProfileHardware, NamesEveryProblemOfTheProfile) {
   EXPECT_EQ(problems(R"({"profile": "./none.json"})"),
             Lines{"run.json: /hardware/profile: no such file: ./none.json"});
   dir_.write("old.json", R"({"format": "kvtier.profile/0"})");
@@ -246,7 +246,7 @@ TEST_F(ProfileHardware, RefusesAModelThatWasNotMeasured) {
             Lines{});
 }
 
-TEST_F(ProfileHardware, IsWhatASimulationRunsOn) {
+TEST_F(ProfileHardware, IsUsedByASimulation) {
   const RunConfig config = resolve(kProfileAlone);
   const Json result = simulate(config, builtin_policies());
   expect_result_invariants(result);

@@ -96,7 +96,7 @@ TEST(Hits, SaveGpuTimeAndShortenTheTimeToTheFirstToken) {
 
 // Llama-2-13B's KV takes longer to load than a short prompt computes. The buffer that each turn
 // sizes hides almost what room for all 40 layers hides, and 15 layers do not.
-TEST(ReadBuffer, OfTheSizeThatEachTurnNeedsHidesAlmostAllThatLoadingAheadCan) {
+TEST(ReadBuffer, HidesAlmostAllLoadingAtTheSizeThatEachTurnNeeds) {
   const auto waits = [](const std::string& buffers) {
     const RunConfig config = resolved("papers/attentionstore/llama2-13b.json",
                                       {"/workload/sessions=1500", "/workload/warmup_turns=500",
@@ -130,7 +130,7 @@ TEST(Hits, TradePrefillTimeForReusedTokens) {
 }
 
 /// A window of no requests is LRU, in time as in untimed replays.
-TEST(LookAhead, OfNoRequestsIsOnline) {
+TEST(LookAhead, IsOnlineWithAWindowOfZero) {
   std::vector<std::string> settings = kModest;
   settings.emplace_back("/workload/arrival_rate=1/s");
   settings.emplace_back("/hardware/dram/capacity=32GiB");
@@ -198,7 +198,7 @@ TEST(Compare, GivesReplicationsSeedsOfTheirOwnAndSystemsTheSameDraws) {
     EXPECT_EQ(column.system, systems[i]);
     ASSERT_EQ(column.results.size(), 3U);
     for (std::size_t r = 0; r < 3; ++r) {
-      // Replication r of a system is the run that anyone gets with that system and seed.
+      // Replication r of a system equals a single run of that system and seed.
       std::vector<std::string> settings = kModest;
       settings.insert(settings.begin(), "/system=" + systems[i]);
       settings.push_back("/seed=" + std::to_string(1 + r));
@@ -280,7 +280,7 @@ TEST(Compare, ShowsDifferencesOfSeveralSystemsAndSeedsOnly) {
   EXPECT_NE(table.find("+100.0 (+100.0 to +100.0) *\n"), std::string::npos) << table;
 }
 
-TEST(Compare, SaysWhatBindsAndWhoseGpusWaitForLoads) {
+TEST(Compare, NamesBottlenecksAndSystemsWhoseGpusWaitForLoads) {
   std::vector<std::string> settings = kModest;
   settings.emplace_back("/hardware/dram/capacity=16GiB");
   settings.emplace_back("/serving/slots=4");
@@ -390,7 +390,7 @@ TEST(CompareTable, SaysWhatCompressionLeavesOut) {
       << compressed;
 }
 
-TEST(CompareTable, ShowsADashWhereThereIsNoValue) {
+TEST(CompareTable, ShowsADashForAMissingValue) {
   // One output token a turn: there is no time per output token.
   std::vector<std::string> settings = kModest;
   settings.emplace_back("/workload/sharegpt/assistant_tokens_median=0.001");

@@ -249,7 +249,7 @@ TEST(UntimedLru, IsAListTurnByTurn) {
   }
 }
 
-TEST(UntimedLru, IsAListAlsoWhereACopyStaysBehind) {
+TEST(UntimedLru, IsAListEvenIfACopyStaysBehind) {
   for (const std::int64_t capacity : {2, 17, 64}) {
     RunConfig config = one_tier(Placement::dram, "lru", capacity);
     config.system.tiers.dram->inclusive = true;
@@ -297,7 +297,7 @@ TEST(UntimedLru, NeverLosesHitsWithMoreCapacity) {
 
 /// Two exclusive LRU tiers, the lower fed by the victims of the upper, are one LRU list cut in two:
 /// distances up to the upper's capacity hit there, further ones up to the sum hit below.
-TEST(UntimedLru, OfTwoExclusiveTiersIsOneListCutInTwo) {
+TEST(UntimedLru, SplitsOneListOverTwoExclusiveTiers) {
   for (const auto& [dram, ssd] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 20}, {20, 5}, {40, 160}}) {
     RunConfig config = one_tier(Placement::dram, "lru", dram);

@@ -1,5 +1,5 @@
-/// Moves every key of a run's config once, and fails if no result moves: a key that changes nothing
-/// is a key that is not connected. And the opposite: how a run is carried out moves nothing.
+/// Changes every key of a run's config once, and fails if no result changes: a key without effect
+/// is not connected. Settings of how a run is executed must change nothing.
 
 #include <map>
 #include <optional>
@@ -880,7 +880,7 @@ TEST(ConfigKeys, AreEachMovedOrExempt) {
 }
 
 /// Parameters that are automatic stand in no config, so they are asked of the policies.
-TEST(ConfigKeys, OfPoliciesAreEachMoved) {
+TEST(ConfigKeys, IncludeEachParameterOfPolicies) {
   const auto moved = [](const std::string& begin, const std::string& parameter) {
     bool found = false;
     for (const Move& move : moves()) {
@@ -910,7 +910,8 @@ TEST(ConfigKeys, OfPoliciesAreEachMoved) {
   EXPECT_GE(parameters, 3U);
 }
 
-/// The bases do what their comment says: else keys could be moved in a run that they cannot reach.
+/// The base runs have the pressure that their comment states. Otherwise, keys might be moved in
+/// runs on which they have no effect.
 TEST(ConfigKeys, AreMovedInRunsUnderPressure) {
   const Bases bases;
   const Json result = Json::parse(*bases.run("stored", {}));

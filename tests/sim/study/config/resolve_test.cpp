@@ -69,7 +69,7 @@ TEST_F(Resolving, PutsTheFileOverThePresetKeyByKey) {
   EXPECT_EQ(json["hardware"]["gpu"]["name"], "A100-80G SXM");
 }
 
-TEST_F(Resolving, ReplacesWhatIsNoObject) {
+TEST_F(Resolving, ReplacesValuesThatAreNotObjects) {
   const Json json = resolve(run_json(
       R"("system": {"preset": "attentionstore", "prefetch": "none", "tiers": {"ssd": "none"}},)"));
   EXPECT_EQ(json["system"]["tiers"]["ssd"], "none");
@@ -222,7 +222,7 @@ TEST(Overrides, AreJsonOrElseText) {
   }
 }
 
-TEST_F(Resolving, OfAWorkloadNeedsNothingElse) {
+TEST_F(Resolving, NeedsNoOtherSectionForAWorkload) {
   const ConfigRequest one = request_of(
       R"({"workload": {"generator": "sharegpt", "sessions": 10, "arrival_rate": "1/s"}})",
       {"/workload/sessions=20", "/seed=6"});

@@ -79,7 +79,7 @@ TEST(EngineTables, MakeCallsOfTrees) {
       << comparison.first.front().row << comparison.first.front().got;
 }
 
-TEST(EngineTables, OfTreesSayWhatIsWrong) {
+TEST(EngineTables, NameProblemsOfTrees) {
   const auto problem_of = [](const char* calls) {
     try {
       static_cast<void>(
@@ -97,7 +97,7 @@ TEST(EngineTables, OfTreesSayWhatIsWrong) {
             "t: call 0: expected a prompt of one token at least");
 }
 
-TEST(EngineTables, SayWhatDiffers) {
+TEST(EngineTables, NameDifferences) {
   const EngineComparison comparison = compared(R"([
     {"call": "request", "request": "r0", "prompt": [["a", 9]]},
     {"call": "lookup", "request": "r0", "expect": {"hit_tokens": 4}},
@@ -111,7 +111,7 @@ TEST(EngineTables, SayWhatDiffers) {
 
 // Two copies of a's block: the second request looks nothing up. Without a prefix cache nothing is
 // found, and nothing is evicted.
-TEST(EngineTables, LookNothingUpWhereTheySaySo) {
+TEST(EngineTables, SkipLookUpsIfTheySaySo) {
   const EngineComparison comparison = compared(R"([
     {"call": "request", "request": "r0", "prompt": [["a", 4]]},
     {"call": "allocate", "request": "r0", "tokens": 4, "expect": {"new_blocks": 1}},
@@ -159,7 +159,7 @@ TEST(EngineTables, StoreChunksBehindTheGpu) {
       << comparison.first.front().row << comparison.first.front().got;
 }
 
-TEST(EngineTables, NameWhatNoStoreCanDo) {
+TEST(EngineTables, NameCallsThatNoStoreCanDo) {
   const auto reason = [](const EngineTable& one) {
     return std::get<NotRun>(compare_with_calls(one, presets())).reason;
   };

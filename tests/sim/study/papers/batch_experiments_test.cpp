@@ -113,7 +113,7 @@ TEST(BatchSaveTimes, AddUpByHand) {
   EXPECT_EQ(times.unsaved, kv_bytes_per_token(config.model) * 16);
 }
 
-TEST(BatchSaveTimes, AreShorterWhereEachGpuHasALink) {
+TEST(BatchSaveTimes, AreShorterIfEachGpuHasALink) {
   const auto save_seconds = [](const std::string& bandwidth) {
     return batch_save_times(one_gpu({"/hardware/gpus=2", "/hardware/links/pcie/of=gpu",
                                      "/hardware/dram/bandwidth=" + bandwidth}),
@@ -124,7 +124,7 @@ TEST(BatchSaveTimes, AreShorterWhereEachGpuHasALink) {
   EXPECT_NEAR(save_seconds("40GB/s"), 16 * 1020 * 819200.0 / 40e9, 1e-9);
 }
 
-TEST(BatchSaveTimes, WithoutAWriteBufferWaitForWhatIsNotSaved) {
+TEST(BatchSaveTimes, WithoutAWriteBufferWaitForUnsavedKv) {
   const RunConfig config = one_gpu({"/system/save/write_buffer=0B"});
   for (const std::int64_t prompt : {1000, 1600}) {
     const BatchSaveTimes times = batch_save_times(config, 16, Tokens(prompt), 20);

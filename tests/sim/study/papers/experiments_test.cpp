@@ -218,7 +218,7 @@ TEST(ReuseOrRecompute, LoadsAtTheBandwidthOfTheMediumThatHoldsTheKv) {
   // 32 layers of 2 x (4 x 4,096^2 + 3 x 4,096 x 11,008) B of weights (306.223 us) and 2,002 tokens
   // x 16,384 B of KV (24.816 us), a head of 2 x 32,000 x 4,096 B (198.331 us), and 4 ms.
   EXPECT_NEAR(compute, 0.01479159, 1e-7);
-  // From the SSD it is slower than computing again, and other jobs of the host slow DRAM alone.
+  // From the SSD it is slower than computing again, and other programs of the host slow only DRAM.
   EXPECT_GT(reload("ssd")["reload"]["ttft_seconds"], reload("ssd")["recompute"]["ttft_seconds"]);
   const RunConfig busy = car("llama2-7b", {"/hardware/dram/host_load=194.8GB/s"});
   EXPECT_NEAR(result_of("reuse_or_recompute", busy,
@@ -310,7 +310,7 @@ TEST(LatencyOverLoad, NeedsARate) {
   EXPECT_EQ(problems_of("latency_over_load", {{"latencies", {"1ms"}}}).size(), 1U);
 }
 
-TEST(LatencyOverLoad, EndsWhereNoRateReachesABound) {
+TEST(LatencyOverLoad, EndsIfNoRateReachesABound) {
   const RunConfig config = resolved("papers/pensieve/gpt3-13b.json",
                                     {"/workload/sessions=10", "/workload/warmup_turns=0"});
   // No load makes a token of so few requests take an hour.

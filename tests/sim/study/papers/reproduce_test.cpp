@@ -1,4 +1,4 @@
-/// A paper as data: what its files may say, how values follow from runs, and how they are judged.
+/// A paper as data: the rules of its files, values computed from runs, and their judgement.
 
 #include "sim/study/papers/reproduce.hpp"
 
@@ -140,7 +140,7 @@ TEST_F(Reproducing, GivesMeanAndSpreadOverSeeds) {
   EXPECT_DOUBLE_EQ(value.spread, most - least);
 }
 
-TEST_F(Reproducing, ExecutesARunOnceASeedWhateverNeedsIt) {
+TEST_F(Reproducing, ExecutesARunOnceForEachSeed) {
   const std::string value =
       R"({"name": "v", "unit": "x", "value": {"sum": ["AS /metrics/turns", "again /metrics/turns"]}})";
   const auto with_run = [&](const std::string& name) {
@@ -167,7 +167,7 @@ TEST_F(Reproducing, JudgesByTheBand) {
   EXPECT_EQ(verdict(R"({"absolute": 1, "side": "at_most"})"), Verdict::out);
 }
 
-TEST_F(Reproducing, FindsWhatIsNotFiniteOutOfItsBand) {
+TEST_F(Reproducing, FindsNonFiniteValuesOutOfTheirBand) {
   for (const char* number : {R"({"product": [1e300, 1e300]})", R"({"product": [-1e300, 1e300]})",
                              R"({"difference": [{"product": [1e300, 1e300]},
                                                 {"product": [1e300, 1e300]}]})"}) {
@@ -184,7 +184,7 @@ TEST_F(Reproducing, FindsWhatIsNotFiniteOutOfItsBand) {
   }
 }
 
-TEST_F(Reproducing, CountsWhatItJudgesAndWhatNot) {
+TEST_F(Reproducing, CountsJudgedAndUnjudgedValues) {
   values(R"({"name": "a", "unit": "x", "value": 1, "paper": 1, "band": {"absolute": 1}},
             {"name": "b", "unit": "x", "value": 1, "paper": 3, "band": {"absolute": 1}},
             {"name": "c", "unit": "x", "value": 1, "paper": 3, "band": {"absolute": 1},
@@ -249,7 +249,7 @@ TEST_F(Reproducing, PutsComputedNumbersIntoExplanations) {
 }
 
 // The price of a GPU hour is 5 dollars, 6 busy dollars for each 5 need 6 dollars an hour.
-TEST_F(Reproducing, SearchesWhatAKeyWouldHaveToBe) {
+TEST_F(Reproducing, SearchesTheValueThatAKeyWouldNeed) {
   const auto explained = [&](double to, const std::string& more) {
     values(R"({"name": "v", "unit": "x", "paper": 1.2,
       "value": {"ratio": ["RE /metrics/busy_cost_dollars/gpu",
@@ -271,7 +271,7 @@ TEST_F(Reproducing, SearchesWhatAKeyWouldHaveToBe) {
 }
 
 // The value is the number of sessions. 33 of them come nearest to 33.3, 10 to less.
-TEST_F(Reproducing, SearchesWholeNumbersWhereAKeyTakesNoOthers) {
+TEST_F(Reproducing, SearchesWholeNumbersForIntegerKeys) {
   const auto explained = [&](const std::string& paper, double from, double to) {
     values(R"({"name": "v", "unit": "count", "value": "RE /workload/sessions", "paper": )" + paper +
            R"(, "explain": {"text": "{n} sessions", "numbers": {"n": {"search": {
@@ -372,7 +372,7 @@ TEST_F(Reproducing, NamesMissingKeysAndWrongTypes) {
              "hours, GB/s, GB, TiB, $, count, got \"yards\""}));
 }
 
-TEST_F(Reproducing, NamesRunsThatThereAreNot) {
+TEST_F(Reproducing, NamesMissingRuns) {
   values(R"({"name": "v", "unit": "x", "value": {"ratio": ["RF /metrics/turns", 1]}})");
   EXPECT_EQ(problems(), (Lines{"figures/1.json: /values/0/value/ratio/0: there is no run \"RF\" "
                                "(did you mean \"RE\"?)"}));
@@ -515,7 +515,7 @@ TEST_F(Reproducing, RefusesKeysOfSearchesBeforeTheFirstRun) {
   EXPECT_EQ(search("/system/load/buffers", "", "2000").size(), 1U);
 }
 
-TEST_F(Reproducing, RefusesWhatHasNoEffect) {
+TEST_F(Reproducing, RefusesSettingsWithoutEffect) {
   paper(R"({"title": "Tiny", "source": "here", "runs": {
     "RE": {"config": "run.json", "parameters": {"prompt": "1tokens"}}}})");
   figure("1", R"({"title": "t", "source": "s", "values": []})");
@@ -541,7 +541,7 @@ TEST_F(Reproducing, SaysThatAPaperHasNoFigures) {
   EXPECT_EQ(problems_of([&] { (void)load({"13"}); }), expected);
 }
 
-TEST_F(Reproducing, RefusesPointersThatAreNone) {
+TEST_F(Reproducing, RefusesInvalidPointers) {
   values(R"({"name": "v", "unit": "x", "value": "RE /metrics/~2"})");
   EXPECT_EQ(problems(), (Lines{"figures/1.json: /values/0/value: expected a JSON pointer after the "
                                "run, got \"RE /metrics/~2\""}));
@@ -571,7 +571,7 @@ TEST_F(Reproducing, SaysWhichFiguresHaveVariations) {
                    "(did you mean \"slots\"?)"}));
 }
 
-TEST_F(Reproducing, RefusesKeysThatAreNoPointers) {
+TEST_F(Reproducing, RefusesKeysThatAreNotPointers) {
   paper(R"({"title": "Tiny", "source": "here",
             "runs": {"AS": {"config": "run.json", "set": {"system": "recompute"}}}})");
   values(R"({"name": "v", "unit": "x", "value": "AS /metrics/turns"})");
@@ -592,7 +592,7 @@ TEST_F(Reproducing, NamesUnknownPapersAndFigures) {
             }),
             (Lines{"reproduction.json: /sensitivity/figures/0: expected one of 13, got "
                    "\"31\" (did you mean \"13\"?)"}));
-  // Nobody else needs them.
+  // Other figures do not need them.
   EXPECT_EQ(problems_of([&] { (void)load({"13"}); }), Lines{});
   EXPECT_EQ(problems(), Lines{});
 }

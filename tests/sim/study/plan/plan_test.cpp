@@ -139,7 +139,7 @@ TEST_F(Planning, FindsTheSameFromAnywhere) {
 
 // With 1 GiB of DRAM no turn hits on 2 or 4 GiB of SSD and all do on 8 and 16: all is gained at a
 // third of the price of what could be bought (0.6 of 1.4 $ a GiB and hour), so 8 is the knee.
-TEST_F(Planning, ShowsWhatEachCapacityGains) {
+TEST_F(Planning, ShowsTheGainOfEachCapacity) {
   const Plan plan = load(capacities("1", "0.1") + kAllHit);
   const PlanResult result = planned(plan);
   ASSERT_EQ(result.curves.size(), 2U);
@@ -214,7 +214,7 @@ TEST_F(Planning, SaysHowLongTheDrivesLast) {
 }
 
 // All nine hit with enough room, so the hit rate does not bind; no prompt takes a microsecond.
-TEST_F(Planning, SaysWhatBindsIfNothingMeetsTheSlo) {
+TEST_F(Planning, NamesTheBindingConditionIfNothingMeetsTheSlo) {
   const Plan plan = load(capacities("1", "0.1") +
                          R"("slo": ["hit_rate.resumed_turns.total>=1,ttft_seconds.mean<=1e-6"])");
   const PlanResult result = planned(plan);
@@ -236,7 +236,7 @@ TEST_F(Planning, SaysWhatBindsIfNothingMeetsTheSlo) {
   EXPECT_EQ(json["binding"], "ttft_seconds.mean <= 1e-06");
 }
 
-TEST_F(Planning, ShowsEachSystemAndWhatExcludesIt) {
+TEST_F(Planning, ShowsEachSystemAndTheReasonForItsExclusion) {
   const Plan plan = load(capacities("1", "0.1") + kAllHit);
   const PlanResult result = planned(plan);
   ASSERT_EQ(result.systems.size(), 2U);
@@ -357,7 +357,7 @@ TEST_F(Planning, IsTheSameForAnyNumberOfThreads) {
   }
 }
 
-TEST_F(Planning, GoesOnFromWhatWasKept) {
+TEST_F(Planning, ContinuesFromKeptRuns) {
   const Plan plan = load(capacities("1", "0.1") + kAllHit);
   PlanOptions options;
   options.out = dir_.path("whole");
@@ -388,7 +388,7 @@ TEST_F(Planning, GoesOnFromWhatWasKept) {
             to_json(plan, whole).dump());
 }
 
-TEST_F(Planning, RunsAgainWhatIsDamagedAndSaysSo) {
+TEST_F(Planning, RunsDamagedTrialsAgainAndReportsThem) {
   const Plan plan = load(capacities("1", "0.1") + kAllHit);
   PlanOptions options;
   options.out = dir_.path("out");
@@ -500,8 +500,8 @@ TEST_F(Planning, ScreensByTheCurveOfLru) {
   EXPECT_EQ(to_json(impossible, none)["cheapest"], Json());
 }
 
-// A model of 24.2 GiB does not fit into two GPUs of 8 GiB: that server is left out, and told of.
-TEST_F(Planning, LeavesOutWhatIsRefused) {
+// A model of 24.2 GiB does not fit into two GPUs of 8 GiB: that server is left out and reported.
+TEST_F(Planning, LeavesOutRefusedConfigurations) {
   const std::string axes = R"("axes": [
     {"name": "GPU", "key": "/hardware/hbm/capacity", "values": ["8GiB", "80GiB"]}], )";
   const Plan plan = load(axes + kAllHit);
@@ -512,7 +512,7 @@ TEST_F(Planning, LeavesOutWhatIsRefused) {
             std::string::npos);
 }
 
-TEST_F(Planning, NamesWhatIsWrongInAFile) {
+TEST_F(Planning, NamesEveryProblemOfAFile) {
   EXPECT_EQ(problems(R"("axs": [], "replications": 1, "screening": 0)"),
             (Lines{"plan.json: /axes: missing key", "plan.json: /slo: missing key",
                    "plan.json: /replications: expected a whole number >= 2 and <= 1000, got 1",

@@ -1,5 +1,5 @@
-/// The page of charts: what is read from results, what is drawn of it, and that no text of a result
-/// is anything but text.
+/// The page of charts: values read from results, charts drawn from them, and texts of results,
+/// which stay plain text.
 
 #include "sim/study/report/report.hpp"
 
@@ -240,7 +240,7 @@ Json described(Json of, const std::string& model, const std::string& generator,
   return of;
 }
 
-TEST_F(Reporting, BeginsWithTheSettingAndWhatCameOut) {
+TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
   Json cheap = described(result("lru", "8GiB", 0.5), "llama2-13b", "sharegpt", "1.5/s");
   cheap["metrics"]["dollars_per_million_output_tokens"]["rented"] = 7;
   cheap["load"]["bottleneck"] = {{"name", "batch_slots"}, {"share", 0.25}};
@@ -307,7 +307,7 @@ TEST_F(Reporting, GivesModelsAndWorkloadsAxesOfTheirOwn) {
 }
 
 // From four runs on.
-TEST_F(Reporting, HasARowARunWhereThereAreMany) {
+TEST_F(Reporting, HasARowForEachRunIfThereAreMany) {
   for (const char* name : {"a.json", "b.json", "c.json"}) {
     write(name, result("lru", "8GiB", 0.5));
   }
@@ -387,7 +387,7 @@ TEST_F(Reporting, HasThePlansAnswer) {
   EXPECT_FALSE(page().empty());
 }
 
-TEST_F(Reporting, DrawsAPlanAndSaysWhatItLacks) {
+TEST_F(Reporting, DrawsAPlanAndNamesMissingParts) {
   const auto trial = [](const char* dram, double dollars, double seconds, double hits) {
     return Json{{"axes", {{"DRAM", dram}}},
                 {"dollars_per_hour", dollars},
@@ -585,7 +585,7 @@ TEST_F(Reporting, DrawsTheValidationsOfASweep) {
              "The validation ended early: points are missing."}));
 }
 
-TEST_F(Reporting, NamesWhatReproductionsAndValidationsLack) {
+TEST_F(Reporting, NamesMissingPartsOfReproductionsAndValidations) {
   write("p.json", {{"format", "kvtier.reproduce/1"}, {"figures", {{"a/b", {{"values", {1}}}}}}});
   write("q.json", {{"format", "kvtier.reproduce/1"}});
   write("v.json", {{"format", "kvtier.validation/1"}, {"rows", {{{"metric", "m"}}}}});
@@ -601,7 +601,7 @@ TEST_F(Reporting, NamesWhatReproductionsAndValidationsLack) {
 }
 
 // Values of a wrong type are left out; all others are shown.
-TEST_F(Reporting, LeavesOutWhatIsNoNumber) {
+TEST_F(Reporting, LeavesOutValuesThatAreNotNumbers) {
   Json json = result("lru", "8GiB", 0.5);
   json["occupancy"] = {{"seconds", 3}, {"bytes", {{"dram", {1}}}}};
   json["metrics"]["ttft_seconds"]["p50"] = "fast";
@@ -698,13 +698,13 @@ TEST_F(Reporting, NamesPointsOfACurveThatAreNoNumbers) {
        "got neither or one"});
 }
 
-TEST_F(Reporting, RefusesASweepWhoseIdentityIsNone) {
+TEST_F(Reporting, RefusesASweepWithoutAnIdentity) {
   write_text("results.jsonl", "{\"point\": 0, \"axes\": {}, \"metrics\": {}}\n");
   dir_.write("sweep.json", "{}");
   expect_problems({"sweep.json: /format: expected kvtier.sweep/1"});
 }
 
-TEST(ChartLibrary, SaysWhatToInstallWhereItIsMissing) {
+TEST(ChartLibrary, SaysWhatToInstallIfItIsMissing) {
   try {
     (void)report_page({}, PageParts{});
     FAIL() << "drawn without a library";

@@ -1,5 +1,5 @@
-/// Untimed replays against what bounds them: the offline optimum, and the LRU curve of one pass.
-/// One tier of equal entries (see untimed_oracles_test.cpp), and then entries of any size.
+/// Untimed replays against their bounds: the offline optimum, and the LRU curve of one pass. One
+/// tier of equal entries (see untimed_oracles_test.cpp), and then entries of any size.
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ std::vector<std::size_t> next_accesses(const std::vector<Access>& accesses) {
   return next;
 }
 
-/// Whoever of those in the cache and the one that comes is used last stays out.
+/// Belady: among the cached sessions and the newcomer, the one with the latest next use stays out.
 std::vector<bool> furthest_leaves(const std::vector<Access>& accesses, std::size_t capacity) {
   const std::vector<std::size_t> next = next_accesses(accesses);
   std::map<std::int64_t, std::size_t> cache;  // session and its next access
@@ -264,7 +264,7 @@ TEST(UntimedBelady, BeatsOnlinePoliciesOnEntriesOfAnySize) {
   }
 }
 
-TEST(Bound, SaysWhatAPolicyReachesOfIt) {
+TEST(Bound, GivesTheShareThatAPolicyReaches) {
   const RunConfig config = one_tier(Placement::dram, "lru", 30);
   const Json result = simulate_untimed(config, builtin_policies());
   const Json bound = bound_of(config, result, builtin_policies(), {});
@@ -358,7 +358,7 @@ TEST(MissRatioCurve, IsEveryReplayOfAnySizesExactly) {
 
 /// Cut histories make entries smaller, which a stack of sizes at last use does not follow to the
 /// byte: within half a point.
-TEST(MissRatioCurve, IsWithinHalfAPointWhereHistoriesAreCut) {
+TEST(MissRatioCurve, IsWithinHalfAPointIfHistoriesAreCut) {
   for (const char* positions : {"decoupled", "embedded"}) {
     RunConfig config =
         resolved("examples/planner-70.json",
@@ -380,7 +380,7 @@ TEST(MissRatioCurve, IsWithinHalfAPointWhereHistoriesAreCut) {
 
 /// At this rate of arrivals capacities hold hundreds of entries, of which a tenth is looked at;
 /// with a handful of sampled entries in a tier the curve would be off by several points.
-TEST(MissRatioCurve, OfATenthOfTheSessionsIsNear) {
+TEST(MissRatioCurve, IsNearWithATenthOfTheSessions) {
   RunConfig config = one_tier(Placement::dram, "lru", 1);
   config.workload.sessions = 20'000;
   config.workload.arrival_rate = PerSecond(4);
@@ -400,7 +400,7 @@ TEST(MissRatioCurve, OfATenthOfTheSessionsIsNear) {
   }
 }
 
-TEST(MissRatioCurve, WithoutCapacitiesRisesToWhatLimitlessRoomFinds) {
+TEST(MissRatioCurve, WithoutCapacitiesRisesToTheHitsOfUnlimitedRoom) {
   const RunConfig config = one_tier(Placement::dram, "lru", 1);
   const Json curve = miss_ratio_curve(config, builtin_policies(), {});
   const Json& points = curve["points"];

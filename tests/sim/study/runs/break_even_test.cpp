@@ -75,7 +75,7 @@ TEST(BreakEven, FindsTheLastLengthThatLoadsFaster) {
   EXPECT_EQ(to_json(found)["tiers"]["ssd"]["loading_wins"], "up to 657 tokens");
 }
 
-TEST(BreakEven, SaysNeverWhereRecomputingIsFasterAtEveryLength) {
+TEST(BreakEven, SaysNeverIfRecomputingIsFasterAtEveryLength) {
   const BreakEven found = break_even(with_drives(10));
   EXPECT_TRUE(tier_of(found, Medium::ssd).loading_wins.empty());
   EXPECT_EQ(to_json(found)["tiers"]["ssd"]["loading_wins"], "never");
@@ -93,7 +93,7 @@ TEST(BreakEven, AddsLatenciesAndAllLinksOfTheServer) {
   EXPECT_EQ(tier_of(found, Medium::ssd).loads[0], for_ms(7 + 30 + 512));
 }
 
-TEST(BreakEven, LoadsWhatCompressionKeeps) {
+TEST(BreakEven, LoadsTheCompressedKv) {
   RunConfig config = tiny_run();
   config.system.compression = CompressionConfig{.strength = 1, .sparsity = {0.5, 0.5}};
   const BreakEven found = break_even(config);
@@ -101,7 +101,7 @@ TEST(BreakEven, LoadsWhatCompressionKeeps) {
   EXPECT_EQ(tier_of(found, Medium::dram).loads[1], for_ms(500));
 }
 
-TEST(BreakEven, HasInstalledTiersAlone) {
+TEST(BreakEven, HasOnlyInstalledTiers) {
   RunConfig config = tiny_run();
   config.hardware.ssd.reset();
   EXPECT_EQ(break_even(config).tiers.size(), 1U);

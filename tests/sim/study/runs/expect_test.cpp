@@ -50,7 +50,7 @@ TEST(Expectations, MayBePlainValues) {
 }
 
 // Means of 1 and 4, and of 0.5 alone.
-TEST(Expectations, OfSeveralRunsAreOfTheirMeans) {
+TEST(Expectations, UseTheMeansOfSeveralRuns) {
   const FindValue find = values_of(NamedResults{
       {"lru", {Json{{"rate", 1}, {"verdict", "fine"}}, Json{{"rate", 4}, {"verdict", "bad"}}}},
       {"8,a/b", {Json{{"rate", 0.5}}}}});
@@ -75,7 +75,7 @@ TEST(Expectations, AreUpdatedToTheValuesFound) {
                                      "/metrics/count": {"max": 2}, "/load/verdict": "fine"})"));
 }
 
-TEST(Expectations, ThatDoNotHoldGiveALineEach) {
+TEST(Expectations, GiveALineEachIfTheyDoNotHold) {
   EXPECT_EQ(
       failed(R"({"/metrics/rate": {"min": 0.6}, "/metrics/count": {"max": 2},
                        "/metrics/list/0": {"value": 5}, "/load/verdict": {"value": "bad"}})"),
@@ -104,7 +104,7 @@ TEST(Expectations, TakeARelativeTolerance) {
 }
 
 /// An expectation that is misspelt would hold for ever.
-TEST(Expectations, OfAnythingThatIsNotThereAreBadInput) {
+TEST(Expectations, AreBadInputIfTheirValueIsMissing) {
   EXPECT_EQ(problems(R"({"/metrics/rat": {"min": 0}, "/metrics/rate/mean": {"min": 0}})"),
             (Lines{"expect.json: /~1metrics~1rat: the result has no such value",
                    "expect.json: /~1metrics~1rate~1mean: the result has no such value"}));
@@ -115,7 +115,7 @@ TEST(Expectations, OfAnythingThatIsNotThereAreBadInput) {
 }
 
 // No index of a list is empty or larger than every number.
-TEST(Expectations, OfAnIndexThatNoListHasAreBadInput) {
+TEST(Expectations, AreBadInputIfTheirIndexIsInvalid) {
   EXPECT_EQ(problems(R"({"/metrics/list/": {"value": 1},
                          "/metrics/list/99999999999999999999999": {"value": 1}})"),
             (Lines{"expect.json: /~1metrics~1list~1: the result has no such value",
@@ -123,7 +123,7 @@ TEST(Expectations, OfAnIndexThatNoListHasAreBadInput) {
                    "value"}));
 }
 
-TEST(Expectations, ThatAreMalformedAreBadInput) {
+TEST(Expectations, AreBadInputIfMalformed) {
   const std::string wanted =
       "expected a value, {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., "
       "\"relative\": ..}, got ";

@@ -109,7 +109,7 @@ TEST(FindCapacity, BracketsToTheToleranceAndKeepsItsWord) {
 }
 
 // Sessions of one turn: requests and sessions are the same, and so is their rate.
-TEST(FindCapacity, VariesTheRequestRateWhereTheConfigHasOne) {
+TEST(FindCapacity, VariesTheRequestRateIfTheConfigHasOne) {
   std::vector<std::string> settings = constant_service(2000);
   const double sessions = found(search(server(settings), "ttft_seconds.p90<=5"));
   settings.emplace_back("/workload/arrival_rate=none");
@@ -133,7 +133,7 @@ TEST(FindCapacity, IsTheMeanOfTheReplications) {
   EXPECT_DOUBLE_EQ(capacity.trials[*capacity.capacity].values[0].value(), sum / 2);
 }
 
-TEST(FindCapacity, OfTwoConditionsIsThatOfTheStricter) {
+TEST(FindCapacity, TakesTheStricterOfTwoConditions) {
   const ResolvedConfig config = server(constant_service(5000));
   const double strict = found(search(config, "ttft_seconds.p90<=3"));
   const double loose = found(search(config, "ttft_seconds.p90<=9"));

@@ -123,7 +123,7 @@ TEST_F(Recording, MarksTheTurnsThatAreMeasured) {
 
 // Fewer turns than samples: the last sample ends with the last turn. Nothing is stored before the
 // first admission, where the measured part begins, so both are the same integral.
-TEST_F(Recording, SamplesWhatTiersHoldSoThatTheMeanIsTheResults) {
+TEST_F(Recording, SamplesOccupancyWithTheMeanOfTheResult) {
   record({"/workload/sessions=30"});
   ASSERT_LE(requests_.size(), kOccupancySamplesMost);
   for (const char* tier : {"dram", "ssd"}) {
@@ -135,7 +135,7 @@ TEST_F(Recording, SamplesWhatTiersHoldSoThatTheMeanIsTheResults) {
   EXPECT_GT(covered("dram"), 0);
 }
 
-TEST_F(Recording, JoinsSamplesWhereThereAreManyTurns) {
+TEST_F(Recording, JoinsSamplesOfManyTurns) {
   record();
   ASSERT_GT(requests_.size(), 4 * kOccupancySamplesMost);
   const std::size_t samples = occupancy_["seconds"].size();
@@ -387,17 +387,17 @@ class SmallTimeline : public Recording {
   std::vector<Json> saves_;
 };
 
-TEST_F(SmallTimeline, PreLoadsDuringTheDecodeOfTheJobBefore) {
+TEST_F(SmallTimeline, PreLoadsDuringTheDecodeOfTheRequestBefore) {
   run(SimDuration(300000000));
   EXPECT_TRUE(within(loads_[0], gpu_[kDecodeOf1])) << loads_[0].dump();
 }
 
-TEST_F(SmallTimeline, PreLoadsDuringThePrefillOfTheJobBefore) {
+TEST_F(SmallTimeline, PreLoadsDuringThePrefillOfTheRequestBefore) {
   run(SimDuration(20000000));
   EXPECT_TRUE(within(loads_[0], gpu_[kPrefillOf1])) << loads_[0].dump();
 }
 
-TEST_F(SmallTimeline, LoadsTheOtherLayersDuringTheJobsOwnPrefill) {
+TEST_F(SmallTimeline, LoadsTheOtherLayersDuringTheRequestsOwnPrefill) {
   run(SimDuration(300000000));
   EXPECT_TRUE(within(loads_[1], gpu_[kSecondPrefillOf0]));
   EXPECT_EQ(begin_of(loads_[1]), begin_of(gpu_[kSecondPrefillOf0]));
@@ -428,7 +428,7 @@ TEST_F(Recording, LeavesNothingBehindWithoutCommit) {
   EXPECT_TRUE(std::filesystem::is_empty(dir_.path("")));
 }
 
-TEST_F(Recording, OfATimelineWithoutEventsIsValid) {
+TEST_F(Recording, WritesAValidTimelineWithoutEvents) {
   TimelineRecorder timeline(dir_.path("timeline.json"));
   timeline.commit();
   const Json json = parse_json_strictly(read_text_file(dir_.path("timeline.json")), "timeline");
@@ -456,7 +456,7 @@ TEST_F(Recording, GivesEachRunOfATimelineItsOwnTracks) {
 }
 
 /// By hand: session 7 is decided on twice and used in between, then ends; session 8 is never used.
-TEST_F(Recording, OfDecisionsWritesEachWhenItsNextUseIsKnown) {
+TEST_F(Recording, WritesADecisionOnceItsNextUseIsKnown) {
   DecisionRecorder recorder(dir_.path("decisions.jsonl"));
   const auto decide = [&](DecisionKind kind, std::uint64_t session, std::int64_t ns) {
     Decision decision{};

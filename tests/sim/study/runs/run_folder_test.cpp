@@ -1,4 +1,4 @@
-/// Folders of results: what a damaged one still gives, and what is told of it.
+/// Folders of results: the lines that a damaged folder still gives, and the reports of its damage.
 
 #include "sim/study/runs/run_folder.hpp"
 
@@ -18,7 +18,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-TEST(SealedLine, GivesBackWhatItWasGiven) {
+TEST(SealedLine, GivesBackItsContent) {
   const Json line{{"point", 3}, {"metrics", {{"a", 0.1}, {"b", Json()}, {"c", "x\"}\n"}}}};
   const std::string text = sealed_line(line);
   EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -29,7 +29,7 @@ TEST(SealedLine, GivesBackWhatItWasGiven) {
   EXPECT_EQ(sealed_line(Json::parse(text)), text);
 }
 
-TEST(SealedLine, RefusesWhatItDidNotWrite) {
+TEST(SealedLine, RefusesLinesThatItDidNotWrite) {
   for (const std::string& text :
        {std::string(), std::string("{}"), std::string(R"({"point":1})"),
         std::string(R"({"point":1,"checksum":"0000000000000000"})"),
@@ -87,14 +87,14 @@ class Folder : public testing::Test {
   Lines told_;
 };
 
-TEST_F(Folder, KeepsWhatIsWhole) {
+TEST_F(Folder, KeepsIntactLines) {
   EXPECT_EQ(kept_of(together(lines_)), lines_);
   EXPECT_EQ(told_, Lines{});
   EXPECT_EQ(kept_of(""), Lines{});
   EXPECT_EQ(told_, Lines{});
 }
 
-TEST_F(Folder, TellsWhichLinesAreDamaged) {
+TEST_F(Folder, NamesDamagedLines) {
   Lines damaged = lines_;
   damaged[1].replace(damaged[1].find("turns"), 5, "turn_");
   damaged[3] = "null";
@@ -110,9 +110,9 @@ TEST_F(Folder, TellsWhichLinesAreDamaged) {
       << told_[0];
 }
 
-/// Each byte changed, lost, put in twice, made the end of a line or of the file: no line is kept
-/// that is not as it was written, all but those at that byte are, and what is lost is told.
-TEST_F(Folder, KeepsAllButTheDamagedLineWhereverAByteIsDamaged) {
+/// Each byte is changed, lost, doubled, or made the end of a line or of the file. Only unchanged
+/// lines are kept, all lines away from that byte are kept, and losses are reported.
+TEST_F(Folder, KeepsAllLinesButTheOneWithADamagedByte) {
   const std::string whole = together(lines_);
   using Damage = std::function<std::string(std::size_t)>;
   const auto changed = [&](std::size_t at, char c) {

@@ -190,7 +190,7 @@ TEST(GrowingRun, GrowsWithThePrecision) {
   EXPECT_LT(*coarse.config.workload.sessions, *fine.config.workload.sessions);
 }
 
-TEST(GrowingRun, EndsWhereTheLoadExceedsCapacity) {
+TEST(GrowingRun, EndsIfTheLoadExceedsCapacity) {
   ResolvedConfig config = growing("1/s");
   const Json result = simulate_to_precision(config.config, builtin_policies());
   EXPECT_EQ(result["load"]["precision"]["stopped_because"], "the load exceeds capacity");

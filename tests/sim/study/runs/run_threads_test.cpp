@@ -28,7 +28,7 @@ TEST(RunOnThreads, DoesEverythingOnce) {
   }
 }
 
-TEST(RunOnThreads, DoesNothingWhereNothingIsToDo) {
+TEST(RunOnThreads, DoesNothingWithoutWork) {
   run_on_threads(
       0, 4, [](std::size_t, const std::stop_token&) { FAIL(); }, [](std::int64_t) { FAIL(); });
 }
@@ -40,7 +40,7 @@ void wait_for(const std::stop_token& stop) {
   }
 }
 
-TEST(RunOnThreads, ThrowsWhatTheFirstThrewAndStopsTheOthers) {
+TEST(RunOnThreads, ThrowsTheFirstExceptionAndStopsTheOthers) {
   // Both fail, the later one first.
   std::atomic<bool> later_failed = false;
   try {

@@ -270,7 +270,7 @@ TEST(UpperBound, IsNearTheGreedyOneOnLongTraces) {
 }
 
 /// If Belady is optimal, its hits of turns equal the bound; its tokens are not the most.
-TEST(UpperBound, IsBeladysWhereThatIsTheOptimum) {
+TEST(UpperBound, IsBeladysIfThatIsTheOptimum) {
   RunConfig config = one_tier(Placement::dram, "lru", 30);
   const Json result = simulate_untimed(config, builtin_policies());
   const Json bound = bound_of(config, result, builtin_policies(), {});

@@ -1,5 +1,5 @@
-/// Sweeps: what their files may say, which points they have, and what a folder of results holds
-/// however it came about.
+/// Sweeps: the rules of their files, their points, and folders of results after any history of
+/// runs.
 
 #include <algorithm>
 #include <csignal>
@@ -301,14 +301,14 @@ TEST_F(Sweeping, TakesLinesOfShardsThatWereDoneElsewhere) {
   EXPECT_EQ(file("completed/results.jsonl"), file("whole/results.jsonl"));
 }
 
-TEST_F(Sweeping, OfAShardWithoutPointsIsEmpty) {
+TEST_F(Sweeping, IsEmptyForAShardWithoutPoints) {
   SweepOptions options;
   options.shard = {9, 9};
   EXPECT_EQ(run("out", options).rows.size(), 0U);
   EXPECT_EQ(file("out/results.jsonl"), "");
 }
 
-TEST_F(Sweeping, StateOfAFolderThatIsComplete) {
+TEST_F(Sweeping, ReportsACompleteFolder) {
   (void)run("out");
   EXPECT_EQ(files("out"), (std::set<std::string>{"results.csv", "results.jsonl", "sweep.json"}));
   const Json identity = Json::parse(file("out/sweep.json"));
@@ -383,7 +383,7 @@ TEST_F(Sweeping, SkipsRefusedPointsAndSaysWhy) {
   EXPECT_TRUE(table.ends_with("\n[2] refused: " + why + "\n")) << table;
 }
 
-TEST_F(Sweeping, OfRefusedPointsOnlyIsAnError) {
+TEST_F(Sweeping, FailsIfAllPointsAreRefused) {
   sweep(R"({"name": "slots", "key": "/serving/slotss", "values": [1, 2]})",
         R"(, "refused": "skip")");
   EXPECT_EQ(problems([&] { (void)points(); }),
@@ -404,7 +404,7 @@ TEST_F(Sweeping, NamesTheAxisAndTheFileOfEachProblemOnce) {
              "got 0"}));
 }
 
-TEST_F(Sweeping, NamesTheConfigThatIsNotThere) {
+TEST_F(Sweeping, NamesAMissingConfig) {
   dir_.write("s.json", R"({"config": "nowhere.json", "axes": [)" + kSlots + R"(], "columns": [
     {"name": "t", "value": "/metrics/turns", "unit": "count"}]})");
   EXPECT_EQ(problems([&] { (void)points(); }),
@@ -419,7 +419,7 @@ TEST_F(Sweeping, NamesTheConfigThatIsNotThere) {
 
 // ---- Going on ----
 
-TEST_F(Sweeping, ResumesToTheSameBytesWhereverItStopped) {
+TEST_F(Sweeping, ResumesToTheSameBytesFromAnyPoint) {
   sweep(kSlots + ", " + kSystems, R"(, "replications": 3)");
   (void)run("whole");
   for (const std::int64_t runs : {1, 5, 11}) {
@@ -434,7 +434,7 @@ TEST_F(Sweeping, ResumesToTheSameBytesWhereverItStopped) {
   }
 }
 
-TEST_F(Sweeping, RunsAgainWhatWasWrittenInPart) {
+TEST_F(Sweeping, RunsPartlyWrittenPointsAgain) {
   (void)run("whole");
   const std::string lines = file("whole/results.jsonl");
   // Cut inside of the second line, and with a third that is none.
@@ -450,8 +450,8 @@ TEST_F(Sweeping, RunsAgainWhatWasWrittenInPart) {
   }
 }
 
-/// Lines with a checksum that are of no run: other kvtiers write none such, hands may.
-TEST_F(Sweeping, RunsAgainWhatOnlyLooksLikeARun) {
+/// Lines with a valid checksum that no run wrote. kvtier writes no such lines, but users may.
+TEST_F(Sweeping, RunsPointsWithForgedLinesAgain) {
   (void)run("whole");
   const Lines whole = lines_of(file("whole/results.jsonl"));
   const Json second = *unsealed_line(whole[1]);
@@ -510,7 +510,7 @@ TEST_F(Sweeping, RunsAgainWhatOnlyLooksLikeARun) {
   }
 }
 
-TEST_F(Sweeping, ResumesToTheSameBytesWhereverALineIsDamaged) {
+TEST_F(Sweeping, ResumesToTheSameBytesAfterDamageAnywhere) {
   (void)run("whole");
   const std::string whole = file("whole/results.jsonl");
   constexpr std::size_t kStep = 331;
@@ -613,7 +613,7 @@ TEST_F(Sweeping, RefusesAFile) {
             (Lines{"--out: expected a folder, got the file run.json"}));
 }
 
-TEST_F(Sweeping, FailsWhereItCannotMakeAFolder) {
+TEST_F(Sweeping, FailsIfItCannotMakeAFolder) {
   try {
     (void)run("run.json/out");
     FAIL();
@@ -699,7 +699,7 @@ TEST_F(Sweeping, ShowsMeanAndSpreadOfEachPoint) {
             "attentionstore   50.0 (0.0)      -\n");
 }
 
-TEST_F(Sweeping, SaysWhereTheLoadExceedsCapacity) {
+TEST_F(Sweeping, MarksPointsWhoseLoadExceedsCapacity) {
   // Five sessions a second are more than two GPUs serve without stored KV; four in all are not.
   sweep(R"({"name": "sessions", "key": "/workload/sessions", "values": [1000, 4]})",
         R"(, "set": {"/system": "recompute", "/workload/arrival_rate": "5/s",
@@ -813,7 +813,7 @@ TEST_F(Sweeping, DrawsQuantitiesInTheUnitOfTheirEnds) {
   EXPECT_GT(rates.size(), 200U);
 }
 
-TEST_F(Sweeping, DrawsByItsSeedWhateverElseItDraws) {
+TEST_F(Sweeping, DrawsAnAxisByItsSeedIndependentlyOfOthers) {
   const std::string slots = R"({"key": "/serving/slots", "from": 1, "to": 1000000})";
   const auto axis = [](const std::string& name, const std::string& keys) {
     return R"({"name": ")" + name + R"(", "sample": "random", "points": 5, "keys": [)" + keys +
@@ -839,7 +839,7 @@ TEST_F(Sweeping, IsAnotherSweepWithAnotherSeed) {
   EXPECT_EQ(problems([&] { (void)run("out", resuming()); }).size(), 1U);
 }
 
-TEST_F(Sweeping, NamesWhatCannotBeDrawn) {
+TEST_F(Sweeping, NamesAxesThatCannotBeDrawn) {
   sweep(R"({"name": "p", "sample": "random", "points": 3, "keys": []},
     {"name": "q", "sample": "random", "points": 3, "keys": [
       {"key": "slots", "from": 1, "to": 2}, {"key": "/a"}, {"key": "/a", "from": 1, "values": [2]},
@@ -866,7 +866,7 @@ TEST_F(Sweeping, NamesWhatCannotBeDrawn) {
 
 // ---- Files that are wrong ----
 
-TEST_F(Sweeping, NamesWhatIsWrongInAFile) {
+TEST_F(Sweeping, NamesEveryProblemOfAFile) {
   dir_.write("s.json", R"({"config": 3, "axs": [], "replications": 0, "refused": "no", "axes": [
     {"name": "a", "key": "serving", "values": [1]}, {"name": "b", "values": [{"label": 1}]},
     {"name": "c", "key": "/x", "valeus": []}, {"name": "d", "values": ["lru"]}],
@@ -888,7 +888,7 @@ TEST_F(Sweeping, NamesWhatIsWrongInAFile) {
              "s.json: /axs: unknown key (did you mean \"axes\"?)"}));
 }
 
-TEST_F(Sweeping, NamesWhatMakesNoTable) {
+TEST_F(Sweeping, NamesColumnsThatMakeNoTable) {
   dir_.write("s.json", R"({"config": "run.json", "axes": [
     {"name": "seed", "key": "/seed", "values": []},
     {"name": "", "key": "/serving/slots", "values": [1, 1]},
