@@ -99,9 +99,9 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
         ->check(number_between(0.01, 1));
   }
   CLI::Option* check = command.add_option("--check", options.check,
-                                          "Measure cells of a profile again, and places between "
-                                          "them, and print its errors by operation; exit code 1 if "
-                                          "they are out of band");
+                                          "Measure cells of a profile again, and points between "
+                                          "them, and print the profile's errors by operation; exit "
+                                          "code 1 if they are out of band");
   check->type_name("PROFILE");
   command
       .add_flag("--no-measure", options.no_measure,
@@ -115,13 +115,13 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
       ->type_name("PROFILE");
   command
       .add_option("--cells", options.cells,
-                  "With --check: cells of each table to measure again, and places between them (8)")
+                  "With --check: cells of each table to measure again, and points between them (8)")
       ->needs(check)
       ->check(whole_number(1, 10000));
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,
-                         "Print what this machine's links hide behind prefills, and read buffers "
-                         "(load or recompute: kvtier breakeven)");
+                         "Print how many tokens a load can hide behind a prefill, and read buffer "
+                         "sizes (load or recompute: kvtier breakeven)");
   explain->type_name("PROFILE");
   command.add_option("--history", options.explain.history, "With --explain: tokens of the history")
       ->needs(explain)
@@ -178,7 +178,7 @@ void add_calibrate(Program& program) {
     line = "kvtier calibrate";
     for (const CLI::Option* option : command->get_options()) {
       if (option->get_name() == "--note") {
-        continue;  // the profile has its notes
+        continue;  // the profile itself holds the notes
       }
       for (const std::string& value : option->results()) {
         line += " " + option->get_name() + " " + value;

@@ -2,8 +2,8 @@
 
 #include <initializer_list>
 
-/// The subcommands of `kvtier`. Each adds its options to the app and returns nothing; when its
-/// subcommand is given, `Program::run` is set to what has to be done, which returns the exit code.
+/// The subcommands of `kvtier`. Each function adds one subcommand and its options to the app.
+/// Parsing the subcommand sets `Program::run` to the function that does the work.
 namespace kvtier::cli {
 
 struct Program;
@@ -25,8 +25,8 @@ void add_report(Program& program);
 
 using AddCommand = void (*)(Program&);
 
-/// Runs the command that the command line names, one of `commands`. Catches every error; returns
-/// the exit code.
+/// Parses the command line and runs the command of `commands` that it names. Catches every error
+/// and returns the exit code.
 [[nodiscard]] int run_program(int argc, char** argv, std::initializer_list<AddCommand> commands);
 
 }  // namespace kvtier::cli

@@ -12,13 +12,13 @@
 
 namespace kvtier::cli {
 
-/// The options by which every subcommand takes a config.
+/// The options of a subcommand that takes a config.
 struct ConfigOptions {
   std::string file;
   std::vector<std::string> sets;
   std::optional<std::int64_t> seed;
 
-  /// Without --seed, for commands that draw nothing.
+  /// Adds CONFIG and --set, without --seed, for commands that draw no random numbers.
   void add_config_to(CLI::App& command, const char* name = "CONFIG",
                      const char* text = "JSON config of a run") {
     command.add_option(name, file, text)->required();

@@ -38,7 +38,7 @@ void Expectations::check(const std::function<FindValue()>& values) {
     return;
   }
   json_ = updated_expectations(std::move(json_), find, expectations_);
-  // Limits stay, and may not hold.
+  // An update keeps the limits, so they may still fail.
   failed_ = failed_expectations(find, read_expectations(json_, options_.file), options_.file);
 }
 

@@ -19,20 +19,20 @@ struct ExpectOptions {
   std::string file;
   bool update = false;
 
-  /// `about` says what the JSON pointers of the file point into.
+  /// `about` describes the values that the file's JSON pointers select.
   void add_to(CLI::App& command, const std::string& about);
 };
 
-/// The expectations of a command: read before the work, so that a bad file costs nothing, and
-/// checked before results are written. Nothing is checked without a file.
+/// The expectations of a command. They are read before the work, so that a bad file fails early,
+/// and checked before results are written. Without a file, nothing is checked.
 class Expectations {
  public:
   explicit Expectations(const ExpectOptions& options);
 
-  /// `values` is asked only if there are expectations. Throws ConfigError for values that no result
-  /// has.
+  /// Calls `values` only if there is a file. Throws ConfigError for an expectation of a value that
+  /// no result has.
   void check(const std::function<FindValue()>& values);
-  /// Prints what does not hold, and writes the file anew if told to. Returns the exit code.
+  /// Prints failed expectations, and rewrites the file with --update-expect. Returns the exit code.
   [[nodiscard]] int finish();
 
  private:

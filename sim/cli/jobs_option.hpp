@@ -9,7 +9,7 @@
 
 namespace kvtier::cli {
 
-/// The option of subcommands that do several runs; sets its default value.
+/// Adds --jobs for subcommands with several runs, and sets `jobs` to its default.
 inline void add_jobs(CLI::App& command, std::int64_t& jobs) {
   jobs = available_processors();
   command.add_option("--jobs", jobs, "Runs at the same time (as many as there are cores)")

@@ -43,7 +43,7 @@ void list_policies(const Program& program) {
   list_kind("routing (/cluster/router)", registry.routing);
 }
 
-/// Reads the presets of a folder and prints a line of each. `key` is that of a config.
+/// Reads the presets of a folder and prints a line for each. `key` is the presets' config key.
 template <class Config, class Describe>
 void list_presets(const ConfigDirectory& presets, const std::string& kind, const std::string& key,
                   const Describe& line) {

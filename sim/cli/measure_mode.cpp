@@ -16,7 +16,7 @@
 namespace kvtier::cli {
 namespace {
 
-/// Small enough for a CPU. A GPU has no default, because its profile is for the model that it
+/// The default model on a CPU. A GPU has no default, because its profile is for the model that it
 /// serves.
 constexpr const char* kHostModel = "kvtier-small";
 
@@ -97,7 +97,7 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   how.check = [] { check_interrupt(); };
   note(fmt::format("measuring {} with the shapes of {}{}", options.device, how.model.name,
                    options.model.empty() ? " (--model NAME for another model)" : ""));
-  // Opened and thrown away: an output that cannot be written stops the command before the work.
+  // Opening the output fails early if it cannot be written.
   (void)AtomicFile(how.out);
   try {
     const Profile profile = calibrate::calibrate(how);
@@ -108,7 +108,7 @@ int measure_command(const Program& program, const MeasureOptions& options) {
       print("storage by {}\n", profile.storage->engine);
     }
   } catch (const Interrupted&) {
-    throw Interrupted(fmt::format("what was measured is in {}, and --resume goes on from there",
+    throw Interrupted(fmt::format("the finished cells are in {}, and --resume goes on from there",
                                   calibrate::kept_path(how.out).string()));
   }
   return 0;

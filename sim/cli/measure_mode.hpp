@@ -11,7 +11,7 @@ namespace kvtier::cli {
 struct MeasureOptions {
   std::string device = "cpu";
   std::string storage;
-  /// Empty: a small model, on the host alone.
+  /// Empty: a small model, on a CPU only.
   std::string model;
   bool quick = false;
   bool full = false;
@@ -22,7 +22,7 @@ struct MeasureOptions {
 struct LiveCheckCommandOptions {
   std::string profile;
   std::string device = "cpu";
-  /// Empty: the profile's.
+  /// Empty: the profile's model.
   std::string model;
   std::uint64_t seed = 1;
   std::int64_t cells = 8;
@@ -36,8 +36,8 @@ struct SparsityCommandOptions {
   std::int64_t tokens = 512;
 };
 
-/// Prints the share of small attention scores in each layer, and as a config's value. An empty
-/// model is that of MeasureOptions. Returns the exit code.
+/// Prints the share of small attention scores in each layer, and as a value for configs. An empty
+/// `model` means the CPU's default model. Returns the exit code.
 int sparsity_command(const Program& program, const SparsityCommandOptions& options,
                      const std::string& model, std::uint64_t seed);
 

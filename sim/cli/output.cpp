@@ -49,7 +49,7 @@ void check_outputs(const std::vector<OutputOption>& outputs,
     for (const std::string& input : inputs) {
       if (std::filesystem::is_regular_file(path, ignored) &&
           std::filesystem::equivalent(input, path, ignored)) {
-        problems.push_back(fmt::format("{}: {} is what is read", option, path));
+        problems.push_back(fmt::format("{}: {} is also an input", option, path));
       }
     }
     for (std::size_t other = 0; other < i; ++other) {

@@ -14,17 +14,17 @@ namespace kvtier::cli {
 /// An option and its path; empty if it was not given.
 using OutputOption = std::pair<const char*, const std::string&>;
 
-/// Throws ConfigError for outputs that are folders, or that share one path. A device or a pipe
-/// cannot be replaced by a finished file: only `--json` may name one, or standard output (-).
-/// No output may be one of `inputs`, which are files.
+/// Throws ConfigError for an output that is a folder, one of the files `inputs`, or the path of
+/// another output. Only `--json` may name a device, a pipe or standard output (-), because the
+/// other options replace a file when it is complete.
 void check_outputs(const std::vector<OutputOption>& outputs,
                    const std::vector<std::string>& inputs = {});
 
-/// One text that a command writes at its end. It is opened at once, so that an unwritable output
-/// stops the command before the work. A file appears only when complete.
+/// The destination of a text that a command writes at its end. The constructor opens it, so that an
+/// unwritable output stops the command before the work. A file appears only when complete.
 class TextOutput {
  public:
-  /// Standard output if `path` is "-"; nothing is written if it is empty.
+  /// `path` "-" means standard output, an empty `path` no output.
   explicit TextOutput(const std::string& path);
   TextOutput(const TextOutput&) = delete;
   TextOutput& operator=(const TextOutput&) = delete;

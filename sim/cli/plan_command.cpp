@@ -22,8 +22,8 @@ struct PlanCommandOptions {
   ExpectOptions expect;
 };
 
-/// The trials that the plan's JSON names by their numbers, so that a pointer to one says which:
-/// `/cheapest/dollars_per_hour`, `/systems/NAME/axes/DRAM`.
+/// The plan's JSON with trials in place of their numbers, so that a pointer selects a trial by its
+/// role: `/cheapest/dollars_per_hour`, `/systems/NAME/axes/DRAM`.
 Json named_trials(const Json& plan) {
   const auto trial = [&plan](const Json& number) {
     return number.is_null() ? Json() : plan["trials"][number.get<std::size_t>()];

@@ -113,11 +113,11 @@ void add_new(Program& program) {
 
 void add_check(Program& program) {
   auto name = std::make_shared<std::string>();
-  CLI::App* group = program.app.add_subcommand("check", "Check what a policy owes");
+  CLI::App* group = program.app.add_subcommand("check", "Check that a policy keeps its contract");
   group->require_subcommand(1);
   CLI::App* command = group->add_subcommand("policy",
-                                            "Check a policy's declaration and, of eviction and "
-                                            "routing, what its tier or cluster relies on");
+                                            "Check a policy's declaration, and the contract of an "
+                                            "eviction or routing policy");
   command->add_option("NAME", *name, "A policy of kvtier or of a --plugin")->required();
   command->callback([&program, name] {
     program.run = [&program, name] { return check_policy_command(program, *name); };

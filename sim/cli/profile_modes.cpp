@@ -20,7 +20,7 @@
 namespace kvtier::cli {
 namespace {
 
-/// A map of columns by its path or its name in configs/columns.
+/// Reads a map of columns by its path or its name in configs/columns.
 calibrate::ColumnMap find_columns(const std::string& name, const ConfigDirectory& presets) {
   if (name == "standard") {
     return calibrate::standard_columns();

@@ -16,7 +16,7 @@ struct TableImportOptions {
   std::string model;
   std::string hardware = "a100-80g";
   std::string out;
-  /// The profile's name; empty: the model's and the GPU's.
+  /// The profile's name. Empty: "MODEL on GPU".
   std::string name;
   /// The version of the engine that was timed, for the provenance.
   std::string engine;
@@ -25,7 +25,7 @@ struct TableImportOptions {
   bool compact = false;
   std::int64_t gpus = 1;
   std::uint64_t seed = 1;
-  /// Shares of the peaks that the roofline is judged with, in place of the hardware's.
+  /// The roofline's shares of peak compute and memory bandwidth, in place of the hardware's.
   std::optional<double> compute;
   std::optional<double> memory;
   /// The command line, for the profile's provenance.
@@ -37,21 +37,22 @@ int import_tables_command(const Program& program, const TableImportOptions& opti
 /// Prints a profile's cross-validation. Returns the exit code: 1 out of band.
 int cross_validate_command(const Program& program, const std::string& profile, std::uint64_t seed);
 
-/// Prints the errors of a profile on the cells that only another profile has.
+/// Prints the errors of `profile` on the cells that only `other` has. Returns the exit code.
 int compare_profiles_command(const Program& program, const std::string& profile,
                              const std::string& other);
 
 struct ExplainCommandOptions {
   std::string profile;
   std::string model;
-  /// A preset below the profile; empty: the profile alone.
+  /// The preset whose values the profile overrides. Empty: the profile alone.
   std::string hardware;
   std::int64_t gpus = 1;
   bool roofline = false;
   std::int64_t history = 2048;
   std::int64_t prompt = 128;
 };
-/// Prints what links hide, and read buffers. Returns the exit code.
+/// Prints how many tokens a load can hide behind a prefill, and read buffer sizes. Returns the exit
+/// code.
 int explain_command(const Program& program, const ExplainCommandOptions& options);
 
 }  // namespace kvtier::cli

@@ -15,16 +15,17 @@ using Action = std::function<int()>;
 
 struct Program {
   CLI::App app;
-  /// --config-dir, for every subcommand.
+  /// --config-dir of every subcommand.
   std::string config_dir;
-  /// --plugin, for every subcommand.
+  /// --plugin of every subcommand.
   std::vector<std::string> plugins;
   /// Runs the subcommand that the command line names.
   Action run;
 
-  /// The folder with presets. Their notices go to standard error, each once. Throws ConfigError.
+  /// The folder with presets. Each notice of a preset goes to standard error once. Throws
+  /// ConfigError.
   [[nodiscard]] ConfigDirectory presets() const;
-  /// The policies of the program and of its plugins. Throws ConfigError.
+  /// The program's own policies and those of its plugins. Throws ConfigError.
   [[nodiscard]] PolicyRegistry policies() const { return load_policies(plugins); }
 };
 

@@ -24,7 +24,7 @@ struct ReproduceCommandOptions {
   std::string json;
 };
 
-/// Writes and shows a result of either kind.
+/// Writes the result as JSON and prints its table.
 template <class Result>
 void give(const Result& result, const std::string& path, TextOutput& json) {
   if (!path.empty()) {
@@ -63,7 +63,7 @@ struct EnginesCommandOptions {
 };
 
 int engines_command(const Program& program, const EnginesCommandOptions& options) {
-  // Without notices: no config names the presets.
+  // No config names a preset here, so notices of presets are not printed.
   const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
   EnginesInput input;
   if (options.oracles.empty()) {
@@ -88,24 +88,24 @@ void add_engines(Program& program, CLI::App& reproduce) {
   auto options = std::make_shared<EnginesCommandOptions>();
   CLI::App* command = reproduce.add_subcommand(
       "engines-cache",
-      "Compare what requests find, and what is evicted, with what the code of vLLM, SGLang and "
-      "LMCache finds; exit code 1 if a request differs");
+      "Compare the hits and evictions of each request with those of the code of vLLM, SGLang and "
+      "LMCache; exit code 1 if a request differs");
   CLI::Option* traces =
       command
           ->add_option("--trace", options->traces,
-                       "Trace in Mooncake's format that the tables are of (may be repeated; the "
-                       "sample in configs/engines)")
+                       "Trace in Mooncake's format from which the tables were made (may be "
+                       "repeated; the sample in configs/engines)")
           ->allow_extra_args(false)
           ->take_all();
   command
       ->add_option("--oracles", options->oracles,
-                   "Folder of tables NAME.csv or NAME.csv.gz with a row a request, where names "
-                   "say how they were made (the samples in configs/engines)")
+                   "Folder of tables NAME.csv or NAME.csv.gz with a row for each request; names "
+                   "say how tables were made (the samples in configs/engines)")
       ->needs(traces);
   add_jobs(*command, options->jobs);
   command->add_option("--json", options->json,
-                      "Write all rows that were counted as JSON to a file, or to standard output "
-                      "(-)");
+                      "Write the counts and the first differences as JSON to a file, or to "
+                      "standard output (-)");
   command->callback([&program, options] {
     program.run = [&program, options] { return engines_command(program, *options); };
   });

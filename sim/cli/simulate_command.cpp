@@ -34,7 +34,7 @@ struct SimulateOptions {
   bool reference = false;
 };
 
-/// One run's outputs and modes mean nothing for a search that makes many runs.
+/// Throws ConfigError for options of a single run, because a search makes many runs.
 void check_capacity_options(const SimulateOptions& options) {
   std::vector<std::string> problems;
   const auto refuse = [&](bool given, const char* option, const char* why) {
@@ -96,7 +96,7 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
   return expectations.finish();
 }
 
-/// A row for each workload of a mix. In a system of blocks the hits are those of prompt tokens.
+/// Prints a row for each workload of a mix. A system of blocks has its hit rates in "blocks".
 void show_classes(const Json& classes) {
   print("\n{:<20}{:>10}{:>14}{:>14}{:>12}{:>12}{:>12}\n", "class", "turns", "turns hit %",
         "tokens hit %", "TTFT s", "p50", "p99");
@@ -131,8 +131,8 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
   if (result.contains("timing")) {
     const Json& timing = result["timing"];
     print(
-        "\nTimes of profile {}: {} of {} prefills and {} of {} decode iterations lie outside of "
-        "what was measured\n",
+        "\nTimes of profile {}: {} of {} prefills and {} of {} decode iterations lie outside the "
+        "measured range\n",
         timing["profile"].get<std::string>(),
         timing["prefills"]["extrapolated"].get<std::int64_t>(),
         timing["prefills"]["total"].get<std::int64_t>(),
@@ -205,7 +205,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   if (recorders.occupancy) {
     result["occupancy"] = recorders.occupancy->to_json();
   }
-  // An expectation of a value that no result has is bad input, found before anything is written.
+  // Throws for an expectation of a value that no result has, before anything is written.
   expectations.check([&result] { return values_of(result); });
   if (!options.json.empty()) {
     json.write(json_text(result, 2) + "\n");

@@ -17,7 +17,7 @@
 namespace kvtier::cli {
 namespace {
 
-/// Exit codes of a sweep that is complete but for runs that failed, the worst one.
+/// Exit codes for failed runs of a complete sweep, the worst first.
 constexpr std::array kFailures{std::pair{RunState::internal_failed, 70},
                                std::pair{RunState::device_failed, 3},
                                std::pair{RunState::input_failed, 1}};
@@ -31,7 +31,7 @@ struct SweepCommandOptions {
   ExpectOptions expect;
 };
 
-/// By the labels of their points; none of runs that were refused or failed.
+/// Results of the runs that succeeded, by the labels of their points.
 NamedResults results_of(const std::vector<SweepPoint>& points, const SweepResult& result) {
   NamedResults results;
   for (const SweepRow& row : result.rows) {

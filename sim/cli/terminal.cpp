@@ -27,7 +27,7 @@ void note_interrupt(int signal) {
   interrupted = 1;
 }
 
-/// Moves to the begin of the line and erases it.
+/// Moves to the start of the line and erases it.
 constexpr const char* kErase = "\r\033[K";
 /// Whether a progress line is on the terminal.
 bool line_shown = false;
@@ -50,7 +50,7 @@ void check_interrupt() {
 void prepare_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) {
-      // Takes the least free number, with the wrong access, so that reading or writing fails.
+      // open() takes the lowest free number. The wrong access mode makes reads or writes fail.
       static_cast<void>(::open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY));
     }
   }
@@ -120,7 +120,7 @@ std::function<void(std::int64_t, std::int64_t)> run_progress(ProgressLine& line)
     check_interrupt();
     const double now = elapsed_seconds();
     if (!begin) {
-      begin = {done, now};  // a sweep that is resumed begins with runs of an earlier process
+      begin = {done, now};  // a resumed sweep starts with finished runs
     }
     std::string left;
     if (done > begin->done && done < all) {

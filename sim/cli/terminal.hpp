@@ -11,8 +11,8 @@
 
 namespace kvtier::cli {
 
-/// Ctrl-C (or SIGTERM) during work. Thrown by progress calls, so that unfinished files are removed;
-/// exit code 130.
+/// The user pressed Ctrl-C, or the process got SIGTERM. Progress callbacks throw it, so that
+/// unfinished files are removed. The exit code is 130.
 class Interrupted : public std::runtime_error {
  public:
   Interrupted() : Interrupted("nothing was written") {}
@@ -20,15 +20,15 @@ class Interrupted : public std::runtime_error {
       : std::runtime_error("interrupted; " + outcome) {}
 };
 
-/// From now on the first Ctrl-C is noticed by `check_interrupt`; a second one ends the program at
+/// Makes the first Ctrl-C or SIGTERM a flag for `check_interrupt`. A second one ends the program at
 /// once.
 void watch_interrupts();
-/// Throws Interrupted if there was one.
+/// Throws Interrupted after a Ctrl-C or SIGTERM.
 void check_interrupt();
 
-/// Opens descriptors 0, 1 and 2 if they are closed, so that no file gets their numbers. A
-/// descriptor that was closed fails at each use. Writing to a pipe without a reader, or beyond the
-/// largest size of files, becomes an error instead of a signal.
+/// Opens descriptors 0, 1 and 2 if they are closed, so that no file gets their numbers; each use of
+/// them fails. A write to a pipe without a reader, or beyond the largest file size, becomes an
+/// error instead of a signal.
 void prepare_standard_streams();
 
 /// Writes to standard output, over the progress line. Throws DeviceError.
@@ -38,12 +38,12 @@ void print(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
   print_text(fmt::format(format, std::forward<Arguments>(arguments)...));
 }
 
-/// Erases the progress line, if there is one.
+/// Erases the progress line if one is shown.
 void clear_progress();
 
-/// A line on standard error, over the progress line. It is lost if it cannot be written.
+/// Writes a line to standard error, over the progress line. Write errors are ignored.
 void note(std::string_view line);
-/// The same for messages: `kvtier: MESSAGE`.
+/// Writes `kvtier: MESSAGE` as `note` does.
 void tell(std::string_view message);
 
 /// A bar of `width` characters, filled to `share` of it: "[#####-----]".
@@ -51,8 +51,8 @@ void tell(std::string_view message);
 /// "about 2 min 5 s left".
 [[nodiscard]] std::string time_left(double seconds);
 
-/// One line on a terminal's stderr that is overwritten; nothing if stderr is no terminal. There is
-/// one at a time.
+/// A line on standard error that each `show` overwrites. It shows nothing if standard error is no
+/// terminal. Only one may exist at a time.
 class ProgressLine {
  public:
   ProgressLine();
@@ -69,10 +69,10 @@ class ProgressLine {
 /// A callback (done, all) that shows a bar of runs with the time left, and throws Interrupted.
 [[nodiscard]] std::function<void(std::int64_t, std::int64_t)> run_progress(ProgressLine& line);
 
-/// A callback for RunOptions::progress: shows turns done and their rate, and throws Interrupted.
+/// A callback for RunOptions::progress that shows turns done and turns/s, and throws Interrupted.
 [[nodiscard]] std::function<void(std::int64_t)> turn_progress(ProgressLine& line);
 
-/// Seconds since the program started, for speed messages on stderr.
+/// Seconds since the program started.
 [[nodiscard]] double elapsed_seconds();
 
 }  // namespace kvtier::cli

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kSessionsBetweenChecks = 4096;
 
-/// Reads `source` to its end, counting, and hands each session on.
+/// Reads `source` to its end, collects statistics, and calls `visit` for each session.
 template <class Visit>
 WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   ProgressLine line;
@@ -38,7 +38,7 @@ WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   return statistics;
 }
 
-/// Prints how much requests that name their blocks share.
+/// Prints the sharing among requests that name their blocks.
 void show_shared_blocks(const Json& blocks) {
   constexpr double kPercent = 100;
   const auto percents = [&](const char* key) {
@@ -104,7 +104,7 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   row("think time s", statistics.think_times_ns(), 1e-9);
 }
 
-/// The header of a trace of this source. Version 2 has the size of its blocks.
+/// `header` with the block size of a source that names its blocks (version 2).
 TraceHeader header_of(SessionSource& source, TraceHeader header) {
   if (const auto named = source.named_blocks()) {
     header.block = named->block.value;
@@ -130,7 +130,7 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-/// As check_outputs. In addition, no output may lie in an input folder of sessions.
+/// Checks as `check_outputs`. In addition, no output may lie in an input folder.
 void check_trace_outputs(const std::vector<OutputOption>& outputs,
                          const std::vector<std::string>& inputs) {
   check_outputs(outputs, inputs);
@@ -165,7 +165,7 @@ std::vector<std::string> inputs_of(const WorkloadConfig& config,
   return inputs;
 }
 
-/// With the config itself.
+/// The files and folders that a workload reads, and the config itself.
 std::vector<std::string> inputs_of(const ConfigOptions& options, const WorkloadConfig& workload,
                                    const std::filesystem::path& base_dir) {
   std::vector<std::string> inputs = inputs_of(workload, base_dir);
@@ -264,8 +264,7 @@ void check_tokenizer(const ImportCommandOptions& options, TraceFormat format) {
     format = detect_format(options.input);
   }
   if (format != TraceFormat::sharegpt_json) {
-    throw ConfigError(
-        fmt::format("--tokenizer: {} has no texts to count the tokens of", options.input));
+    throw ConfigError(fmt::format("--tokenizer: {} has no texts to tokenize", options.input));
   }
 }
 
@@ -361,7 +360,7 @@ struct CurveCommandOptions {
   std::string json;
 };
 
-/// One row for each capacity.
+/// Prints a row for each capacity.
 void show_blocks(const Json& result) {
   constexpr double kPercent = 100;
   const auto percent = [](const Json& from, const char* what) {
@@ -403,12 +402,12 @@ void show_sessions(const Json& result) {
         result["hit_rate_without_limit"]["resumed_turns"].get<double>() * kPercent);
 }
 
-/// `json` is opened before the work.
+/// Opens `json` before the work.
 Json curve_of_trace(const CurveCommandOptions& options, const RunOptions& run,
                     std::optional<TextOutput>& json) {
   const std::string& path = options.config.file;
   if (!options.config.sets.empty() || options.config.seed) {
-    throw ConfigError("--set and --seed are of a config, and " + path + " is a trace");
+    throw ConfigError("--set and --seed need a config, and " + path + " is a trace");
   }
   ImportOptions import{.format = format_named(options.format)};
   import.columns = columns_named(options.columns, import.format);
@@ -484,15 +483,15 @@ void add_trace(Program& program) {
   auto curve = std::make_shared<CurveCommandOptions>();
   command = trace->add_subcommand(
       "mrc",
-      "Hits of one tier at all sizes, in one pass: of whole sessions of a config's /workload, or "
-      "of blocks that any request may share, of a config or a trace");
+      "Compute the hits of one tier at all sizes, in one pass, for a config's /workload or a "
+      "trace. The tier caches whole sessions, or blocks that any request may share");
   curve->config.add_to(*command, "CONFIG", "JSON config of a run, or a trace");
   command->add_option("--format", curve->format, "Format of a trace; auto: recognised by content");
   add_columns_option(*command, curve->columns);
   command
       ->add_option("--block", curve->curve.block,
-                   "Tokens of a block. Default: the blocks of the trace, 16 tokens for other "
-                   "traces, whole sessions for a config")
+                   "Tokens of a block. Default: the blocks that the workload names; without names "
+                   "16 tokens for a trace, whole sessions for a config")
       ->check(whole_number(1, INT32_MAX));
   command->add_flag(
       "--whole-blocks", curve->curve.whole_blocks,

@@ -41,7 +41,7 @@ struct Call {
   ValidateOptions how;
 };
 
-/// The result's JSON, its text, and whether it is in band.
+/// A result as JSON and text, and whether it is in band (in lock step: equal).
 struct Outcome {
   Json json;
   std::string text;
@@ -60,7 +60,7 @@ Outcome validate_one(const Call& call, const ResolvedConfig& resolved,
   return {to_json(validation), text_of(validation), validation.in_band()};
 }
 
-/// Takes out the points that lack one of the labels.
+/// Removes the points that lack one of the labels.
 void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& labels) {
   std::vector<std::string> problems;
   for (const std::string& label : labels) {
@@ -73,8 +73,8 @@ void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& 
         known.insert(point.labels.begin(), point.labels.end());
       }
       problems.push_back(
-          fmt::format("--only: no point is labelled \"{}\"; of those that are left, "
-                      "labels are {}",
+          fmt::format("--only: no point is labelled \"{}\"; the remaining points have the "
+                      "labels {}",
                       label, fmt::join(known, ", ")));
       continue;
     }
@@ -85,7 +85,8 @@ void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& 
   }
 }
 
-/// All points are checked before the first runs.
+/// Resolves and checks the points that --only leaves. Throws ConfigError for refused points,
+/// unless the sweep skips them.
 std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
                                           const ConfigDirectory& presets) {
   std::vector<SweepPoint> points = resolve_points(sweep, presets, call.registry);
@@ -111,8 +112,8 @@ std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
   return points;
 }
 
-/// A line for each config when it is done. `keep` gets the finished points if the run ends early,
-/// and returns whether it wrote them.
+/// Validates all points and prints a line after each. `keep` gets the finished points if the run
+/// ends early, and returns whether it wrote them.
 Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets,
                      const std::function<bool(const Json&)>& keep) {
   const ValidationColumns columns = columns_of(sweep);
@@ -171,7 +172,7 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
   return all;
 }
 
-/// A sweep's file instead of a run's.
+/// Whether the file is a sweep. Other files are configs of a run.
 bool is_sweep(const std::string& file) {
   const Json json = read_json_file(file);
   return json.is_object() && json.contains("axes");
@@ -219,7 +220,7 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
   }
   if (is_sweep(request.file.string())) {
     Sweep sweep = load_sweep(request.file);
-    // After the sweep's own settings, which they override.
+    // The options override the sweep's own settings, so they come last.
     sweep.set.list.insert(sweep.set.list.end(), request.overrides.begin(), request.overrides.end());
     if (request.seed) {
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});

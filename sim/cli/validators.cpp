@@ -63,7 +63,7 @@ std::vector<std::string> describe(const CLI::App& app, const CLI::ParseError& er
           fmt::format("unknown option {}{}", name, suggestion(name, options(command))));
     } else if (no_command) {
       problems.push_back(fmt::format("unknown command \"{}\"{}", word, suggestion(word, commands)));
-      break;  // what follows belongs to that command
+      break;  // the other words belong to that command
     } else {
       problems.push_back(fmt::format("unexpected argument \"{}\"", word));
     }

@@ -8,7 +8,7 @@
 
 namespace kvtier::cli {
 
-/// Accepts one of `names`; the message suggests the nearest.
+/// Accepts one of `names`. The error message suggests the nearest name.
 [[nodiscard]] CLI::Validator one_of(std::vector<std::string> names);
 
 /// Accepts a whole number in minimum .. maximum. CLI11's own conversion saturates silently.
@@ -17,8 +17,7 @@ namespace kvtier::cli {
 /// Accepts a decimal number in minimum .. maximum.
 [[nodiscard]] CLI::Validator number_between(double minimum, double maximum);
 
-/// Prints the error in the command line in the form of the other messages, and the command that
-/// shows help.
+/// Prints an error of the command line as `kvtier: MESSAGE`, and the command that shows help.
 void report_command_line(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace kvtier::cli

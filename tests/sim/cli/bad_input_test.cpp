@@ -432,7 +432,7 @@ TEST_F(BadTrace, RefusesATokenizerThatIsNoFile) {
 TEST_F(BadTrace, RefusesATokenizerForATraceWithoutTexts) {
   write("turns.csv", kHeader + "a,0,10,20\n");
   expect_bad_input({"trace", "import", "turns.csv", "--tokenizer", "chars:4", "--out", "t.jsonl"},
-                   {"--tokenizer: turns.csv has no texts to count the tokens of"});
+                   {"--tokenizer: turns.csv has no texts to tokenize"});
   EXPECT_EQ(files(), std::vector<std::string>{"turns.csv"});
 }
 
@@ -610,7 +610,7 @@ TEST_F(BadTrace, BlocksNeedASystemOfBlocks) {
         R"({"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]})"
         "\n");
   expect_bad_input({"trace", "mrc", "log.jsonl", "--capacities", "64GiB", "--seed", "1"},
-                   {"--set and --seed are of a config, and log.jsonl is a trace"});
+                   {"--set and --seed need a config, and log.jsonl is a trace"});
   expect_bad_input(
       {"trace", "mrc", "log.jsonl", "--capacities", "64GiB"},
       {"--capacities: expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "

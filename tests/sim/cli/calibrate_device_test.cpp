@@ -19,7 +19,7 @@ TEST_F(CalibrateRun, KeepsTheCellsOfAnInterruptedRun) {
   run.signal(SIGINT);
   const Outcome outcome = run.outcome();
   EXPECT_EQ(outcome.code, 130) << outcome.err;
-  EXPECT_NE(outcome.err.find("kvtier: interrupted; what was measured is in p.json.partial, and "
+  EXPECT_NE(outcome.err.find("kvtier: interrupted; the finished cells are in p.json.partial, and "
                              "--resume goes on from there\n"),
             std::string::npos)
       << outcome.err;

@@ -81,7 +81,7 @@ TEST_F(PlanCommand, FillsAFolderThatAReportReads) {
 TEST_F(PlanCommand, KeepsTheFileThatItReads) {
   write_plan("ttft_seconds.mean<=1000");
   expect_bad_input({"plan", "plan.json", "--json", "./plan.json"},
-                   {"--json: ./plan.json is what is read"});
+                   {"--json: ./plan.json is also an input"});
 }
 
 TEST_F(PlanCommand, PrintsOnlyJsonWhenItGoesToStandardOutput) {

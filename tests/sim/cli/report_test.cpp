@@ -69,7 +69,7 @@ TEST_F(ReportCommand, NeedsAFileToWrite) {
   expect_bad_input({"report", "a.json", "--out", "-"},
                    {"--out: expected a file, got standard output (-)"});
   write("a.json", "{}");
-  expect_bad_input({"report", "a.json", "--out", "./a.json"}, {"--out: ./a.json is what is read"});
+  expect_bad_input({"report", "a.json", "--out", "./a.json"}, {"--out: ./a.json is also an input"});
   expect_bad_input({"report", "a.json"}, {"--out is required", "see kvtier report --help"});
   expect_bad_input({"report", "--out", "a.html"},
                    {"RESULT is required", "see kvtier report --help"});

@@ -146,7 +146,7 @@ TEST_F(AgentSessions, NoOutputGoesIntoTheFolderThatIsRead) {
                    {"--json: ./s/j.json" + read, "--out: s/deep/../t.jsonl" + read});
   expect_bad_input({"trace", "stats", "s", "--json", "s/j.json"}, {"--json: s/j.json" + read});
   expect_bad_input({"trace", "import", "s.tar", "--out", "./s.tar"},
-                   {"--out: ./s.tar is what is read"});
+                   {"--out: ./s.tar is also an input"});
   expect_bad_input({"trace", "import", ".", "--out", "t.jsonl"},
                    {"--out: t.jsonl lies in the folder ., which is read"});
   write_start(json::object());
@@ -160,13 +160,13 @@ TEST_F(AgentSessions, NoOutputGoesIntoTheFolderThatIsRead) {
 TEST_F(AgentSessions, AGeneratedTraceReplacesNoInput) {
   write_table_run("turns.csv", "conv,turn,user_tokens,assistant_tokens\na,0,1,2\n");
   expect_bad_input({"trace", "generate", "run.json", "--out", "./turns.csv"},
-                   {"--out: ./turns.csv is what is read"});
+                   {"--out: ./turns.csv is also an input"});
   expect_bad_input({"trace", "generate", "run.json", "--out", "run.json"},
-                   {"--out: run.json is what is read"});
+                   {"--out: run.json is also an input"});
   write("mix.json", R"({"workload": {"sessions": 1, "arrival_rate": "1/s", "mix": [
       {"name": "a", "workload": {"trace": "turns.csv", "replay": "bootstrap"}}]}})");
   expect_bad_input({"trace", "generate", "mix.json", "--out", "turns.csv"},
-                   {"--out: turns.csv is what is read"});
+                   {"--out: turns.csv is also an input"});
   EXPECT_EQ(read("turns.csv"), "conv,turn,user_tokens,assistant_tokens\na,0,1,2\n");
 }
 

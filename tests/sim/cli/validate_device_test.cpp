@@ -313,7 +313,7 @@ TEST_F(Validate, RunsTheRequestedPoints) {
   EXPECT_EQ(outcome.out.find("much"), std::string::npos) << outcome.out;
 
   expect_bad_input({"validate", "sweep.json", "--only", "huge", "--only", "lru"},
-                   {"--only: no point is labelled \"huge\"; of those that are left, labels are "
+                   {"--only: no point is labelled \"huge\"; the remaining points have the labels "
                     "little, lru, much, none"});
   expect_bad_input({"validate", config, "--only", "lru"},
                    {"--only chooses points of a sweep; this is one config"});
