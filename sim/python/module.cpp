@@ -1,4 +1,4 @@
-// The functions that the package kvtier is made of. Thin: configs, results and rows pass as text.
+// The functions of kvtier._core. They take and return configs, results and rows as text.
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,7 +27,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// Common arguments of all functions; an object of kvtier's own.
+/// Presets and policies, which most functions need.
 struct Setup {
   ConfigDirectory presets;
   PolicyRegistry registry;
@@ -38,7 +38,7 @@ Setup setup_of(const std::string& config_dir, const std::vector<std::string>& pl
   return {ConfigDirectory::find(config_dir), make_registry(plugins, declared)};
 }
 
-/// Ctrl-C is noted by the interpreter, which is asked now and then.
+/// Throws if the interpreter has received Ctrl-C.
 void check_signals() {
   const py::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() != 0) {
@@ -48,7 +48,7 @@ void check_signals() {
 
 using Overrides = std::vector<std::pair<std::string, std::string>>;
 
-/// `text` is a config if there is no file.
+/// Makes a request for the config `file`, or for the config in `text` if `file` is empty.
 ConfigRequest request_of(const std::string& file, const std::string& text,
                          const Overrides& overrides, std::optional<std::int64_t> seed) {
   ConfigRequest request;
@@ -79,7 +79,7 @@ RunOptions run_options() {
   return run;
 }
 
-/// `work(config, registry, run)` on a resolved config.
+/// Resolves a config and returns the JSON text of `work(config, run)`.
 template <class Work>
 std::string on_config(const std::string& file, const std::string& text, const Overrides& overrides,
                       std::optional<std::int64_t> seed, const Setup& setup, const Work& work) {
@@ -155,7 +155,7 @@ std::string curve_text(const std::string& file, const std::string& text, const O
   const HitCurveOptions options = curve_options(given);
   if (text.empty() && !is_config_file(file)) {
     if (!overrides.empty() || seed) {
-      throw ConfigError("overrides and seed are of a config, and " + file + " is a trace");
+      throw ConfigError("overrides and seed need a config, and " + file + " is a trace");
     }
     const py::gil_scoped_release release;
     return json_text(hit_curve(file, ImportOptions{}, options, run_options()));
@@ -166,7 +166,7 @@ std::string curve_text(const std::string& file, const std::string& text, const O
                    });
 }
 
-/// `text` is the plan or sweep if it stands in no file; `file` then is its name.
+/// Reads a plan or sweep from `text`, or from `file` if `text` is empty. Messages name `file`.
 Json document_of(const std::string& file, const std::string& text) {
   return text.empty() ? read_json_file(file) : parse_json_strictly(text, file);
 }
@@ -195,8 +195,8 @@ std::size_t sweep_points(const std::string& file, const std::string& text,
       .size();
 }
 
-/// Runs a shard, or the points that `done` lacks, on one thread. Returns its rows, its table, the
-/// problems of its columns, and for each column its header, name and unit.
+/// Runs a shard, without the runs whose lines `done` has, on one thread. Returns its rows, its
+/// table, the problems of its columns, and for each column its header, name and unit.
 py::dict run_sweep_shard(const std::string& file, const std::string& text, const std::string& out,
                          std::int64_t number, std::int64_t of, const std::vector<std::string>& done,
                          bool resume, const std::string& config_dir,
@@ -239,7 +239,7 @@ py::dict run_sweep_shard(const std::string& file, const std::string& text, const
   return answer;
 }
 
-/// A line of an exception that a policy of Python raised.
+/// The type and message of an exception that a Python policy raised.
 std::string raised_name(const std::exception& error) {
   const auto* const raised = dynamic_cast<const py::error_already_set*>(&error);
   if (raised == nullptr) {
@@ -253,7 +253,7 @@ std::string raised_name(const std::exception& error) {
          py::cast<std::string>(py::str(raised->value()));
 }
 
-/// Violations that the checks of a policy's kind find ("eviction" or "routing").
+/// Violations of the contract by a policy. `what` is "eviction" or "routing".
 std::vector<std::string> check_policy(const std::string& what, const std::string& name,
                                       const std::vector<std::string>& plugins,
                                       const py::list& declared) {
@@ -270,7 +270,7 @@ std::vector<std::string> check_policy(const std::string& what, const std::string
                             : checked(registry.routing, routing_problems);
 }
 
-/// Kinds and names of all policies.
+/// Names of all policies by kind.
 py::dict policies(const std::vector<std::string>& plugins, const py::list& declared) {
   const PolicyRegistry registry = make_registry(plugins, declared);
   py::dict all;
@@ -309,7 +309,7 @@ PYBIND11_MODULE(_core, module) {
     } catch (const InvariantError& error) {
       raise("InternalError", {error.what()});
     } catch (const py::builtin_exception& error) {
-      // Beside modules with another pybind11, its own translators may not know this type.
+      // If another extension uses another pybind11, the default translators may not know this type.
       error.set_error();
     }
   });

@@ -21,8 +21,7 @@ namespace {
 
 namespace py = pybind11;
 
-/// A Python object that may be copied and let go of by any thread, whether or not it holds the
-/// interpreter.
+/// A Python object that any thread may copy and release, with or without the interpreter's lock.
 using SharedObject = std::shared_ptr<py::object>;
 
 SharedObject shared(py::object object) {
@@ -32,13 +31,13 @@ SharedObject shared(py::object object) {
           }};
 }
 
-/// A request that may outlive the call.
+/// A copy of a RoomRequest. Python may keep it after the call.
 struct ShownRequest {
   RoomRequest request;
   std::optional<EntryView> newcomer;
 };
 
-/// Something that policies see during a call. Python may keep it for longer, but not use it.
+/// A view that Python may use during one call. Uses after the call raise `over`.
 template <class View>
 class Lent {
  public:
@@ -60,7 +59,7 @@ using LentQueue = Lent<const QueueView>;
 using LentPrefetch = Lent<const PrefetchContext>;
 using LentRouting = Lent<const RoutingView>;
 
-/// Lends `view` to Python for the time of `with`.
+/// Lends `view` to Python while `with` runs.
 template <class View, class F>
 auto lend(View& view, const char* over, const F& with) {
   const auto lent = std::make_shared<Lent<View>>(view, over);
@@ -73,13 +72,13 @@ std::optional<std::uint64_t> position_or_none(QueuePosition position) {
   return position == kNotQueued ? std::nullopt : std::optional(position.value);
 }
 
-/// Methods of an object of Python.
+/// Looks up methods of a Python object.
 class PythonMethods {
  public:
-  /// The interpreter is held.
+  /// The caller holds the interpreter's lock.
   PythonMethods(const py::object& policy, const py::object& base) : policy_(policy), base_(base) {}
 
-  /// Null for an optional one that the class does not change, which is not called then.
+  /// Null for an optional method that the class does not override.
   [[nodiscard]] SharedObject operator()(const char* name, bool optional) const {
     const bool is_own = !py::type::of(policy_).attr(name).is(base_.attr(name));
     return optional && !is_own ? SharedObject() : shared(policy_.attr(name));
@@ -98,7 +97,7 @@ void call(const SharedObject& method, const F& with) {
   }
 }
 
-/// An AssertionError of check_invariants is a broken invariant.
+/// Turns an AssertionError of check_invariants into an InvariantError.
 template <class F>
 void check(const std::string& name, const F& with) {
   try {
@@ -130,7 +129,7 @@ std::vector<std::uint64_t> values_of(std::span<const BlockHash> blocks) {
   return values;
 }
 
-/// An eviction policy whose decisions an object of Python makes.
+/// An eviction policy whose decisions a Python object makes.
 class PythonEviction final : public EvictionPolicy {
  public:
   /// The interpreter is held.
@@ -161,15 +160,15 @@ class PythonEviction final : public EvictionPolicy {
   }
 
   void on_start(const TierFacts& facts) override {
-    // Python may keep the functions for longer than the run, of which their answers are.
+    // Python may keep these functions after the run, when they have no answer.
     const auto in_ns = [this](std::function<SimDuration(Tokens)> duration) {
-      return
-          [name = name_, running = running_, duration = std::move(duration)](std::int64_t tokens) {
-            if (!*running) {
-              throw std::runtime_error(name + ".on_start: its functions are of a run that is over");
-            }
-            return duration(Tokens(tokens)).ns;
-          };
+      return [name = name_, running = running_,
+              duration = std::move(duration)](std::int64_t tokens) {
+        if (!*running) {
+          throw std::runtime_error(name + ".on_start: its functions belong to a run that is over");
+        }
+        return duration(Tokens(tokens)).ns;
+      };
     };
     call(on_start_, [&](const py::object& method) {
       method(py::cpp_function(in_ns(facts.recompute)), py::cpp_function(in_ns(facts.load)));
@@ -229,7 +228,7 @@ class PythonEviction final : public EvictionPolicy {
 
  private:
   std::string name_;
-  /// Read and written by who holds the interpreter.
+  /// Guarded by the interpreter's lock.
   std::shared_ptr<bool> running_ = std::make_shared<bool>(true);
   SharedObject on_start_;
   SharedObject on_insert_;
@@ -244,7 +243,7 @@ class PythonEviction final : public EvictionPolicy {
   SharedObject check_invariants_;
 };
 
-/// A request, which Python may keep.
+/// A copy of a RoutedRequest. Python may keep it after the call.
 struct ShownRouted {
   RoutedRequest request;
   std::vector<std::uint64_t> blocks;
@@ -261,7 +260,7 @@ std::optional<std::uint32_t> instance_or_none(InstanceId instance) {
   return instance.valid() ? std::optional(instance.value) : std::nullopt;
 }
 
-/// A routing policy whose decisions an object of Python makes.
+/// A routing policy whose decisions a Python object makes.
 class PythonRouting final : public RoutingPolicy {
  public:
   /// The interpreter is held.
@@ -359,7 +358,7 @@ class PythonRouting final : public RoutingPolicy {
 
 constexpr const char* kQueueOver = "queue: the call that it was given to is over";
 
-/// An admission policy whose decisions an object of Python makes.
+/// An admission policy whose decisions a Python object makes.
 class PythonAdmission final : public AdmissionPolicy {
  public:
   /// The interpreter is held.
@@ -391,7 +390,7 @@ class PythonAdmission final : public AdmissionPolicy {
   SharedObject replaces_;
 };
 
-/// A prefetch policy whose decisions an object of Python makes.
+/// A prefetch policy whose decisions a Python object makes.
 class PythonPrefetch final : public PrefetchPolicy {
  public:
   /// The interpreter is held.
@@ -424,7 +423,7 @@ class PythonPrefetch final : public PrefetchPolicy {
         return Fetch{EntryId{entry}, SimTime(at)};
       }
     } catch (const py::cast_error&) {
-      // The same message.
+      // The error below covers this case.
     }
     throw py::value_error(fmt::format(
         "{}.next_fetch: expected None, an entry of the queue that needs a fetch, or one and its "
@@ -447,7 +446,7 @@ class PythonPrefetch final : public PrefetchPolicy {
   SharedObject next_fetch_;
 };
 
-/// An order policy whose decisions an object of Python makes.
+/// An order policy whose decisions a Python object makes.
 class PythonOrder final : public OrderPolicy {
  public:
   /// The interpreter is held.
@@ -502,7 +501,7 @@ class PythonOrder final : public OrderPolicy {
   SharedObject window_end_;
 };
 
-/// Ctrl-C, or the end of the interpreter: no std::exception, of which checks make a policy's fault.
+/// Ctrl-C, or the interpreter's exit. It is no std::exception, because policy checks report those.
 struct Interruption {
   std::shared_ptr<py::error_already_set> error;
 };
@@ -571,8 +570,7 @@ PolicyRegistry make_registry(const std::vector<std::string>& plugins, const py::
       added.routing.push_back(kind_of<RoutingPolicy, PythonRouting>(declaration));
     }
   }
-  std::vector<std::string> problems =
-      add_policies(registry, std::move(added), "policies of Python");
+  std::vector<std::string> problems = add_policies(registry, std::move(added), "Python policies");
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
@@ -587,7 +585,7 @@ void bind_views(py::module_& module) {
       interruption.error->restore();
     }
   });
-  py::class_<EntryView>(module, "Entry", "One entry as a tier holds it; times in nanoseconds.")
+  py::class_<EntryView>(module, "Entry", "An entry as a tier holds it; times in nanoseconds.")
       .def_property_readonly("id", [](const EntryView& e) { return e.id.value; })
       .def_property_readonly("key", [](const EntryView& e) { return e.key.value; })
       .def_property_readonly("depth", [](const EntryView& e) { return e.depth.value; })
@@ -603,7 +601,8 @@ void bind_views(py::module_& module) {
       .def_property_readonly("next_use", [](const EntryView& e) {
         return e.next_use == kNever ? std::nullopt : std::optional(e.next_use.ns);
       });
-  py::class_<ShownRequest>(module, "RoomRequest", "Why and for whom room is needed.")
+  py::class_<ShownRequest>(module, "RoomRequest",
+                           "A tier's request for room: its reason and its beneficiary.")
       .def_property_readonly("now", [](const ShownRequest& r) { return r.request.now.ns; })
       .def_property_readonly("demand",
                              [](const ShownRequest& r) { return to_string(r.request.demand); })
@@ -621,17 +620,17 @@ void bind_views(py::module_& module) {
       .def(
           "offers",
           [](const LentVictims& v, std::uint32_t entry) { return v.get().offers(EntryId{entry}); },
-          py::arg("entry"), "Whether the entry may leave, and is not in the set.")
+          py::arg("entry"), "Whether the entry may leave and is not in the set yet.")
       .def(
           "wants_more", [](const LentVictims& v) { return v.get().wants_more(); },
-          "False once the set frees the wanted room, or is refused.")
+          "False once the set frees the wanted room or is refused.")
       .def(
           "add",
           [](const LentVictims& v, std::uint32_t entry, std::int64_t keep) {
             return v.get().add(EntryId{entry}, Tokens(keep)).value;
           },
           py::arg("entry"), py::arg("keep") = 0,
-          "Adds what the entry holds behind its first `keep` tokens. Returns the tokens that it "
+          "Adds the entry's tokens after its first `keep` ones. Returns the tokens that the entry "
           "keeps.");
   const auto at = [](const LentQueue& lent, std::uint64_t position) {
     const QueueView& queue = lent.get();
@@ -650,7 +649,7 @@ void bind_views(py::module_& module) {
       .def(
           "waiting",
           [at](const LentQueue& q, std::uint64_t p) { return q.get().waiting_at(at(q, p)); },
-          py::arg("position"), "Whether a request waits there.")
+          py::arg("position"), "Whether a request waits at the position.")
       .def(
           "entry",
           [at](const LentQueue& q, std::uint64_t p) {
@@ -661,7 +660,7 @@ void bind_views(py::module_& module) {
       .def(
           "priority",
           [at](const LentQueue& q, std::uint64_t p) { return q.get().priority_at(at(q, p)); },
-          py::arg("position"), "The smaller, the more urgent.")
+          py::arg("position"), "The request's priority; smaller is more urgent.")
       .def(
           "stored_tokens",
           [at](const LentQueue& q, std::uint64_t p) {
@@ -669,20 +668,21 @@ void bind_views(py::module_& module) {
             return std::pair(found.nearest.value, found.total.value);
           },
           py::arg("position"),
-          "In a system of blocks: stored tokens of the prompt, in the fastest tier and in all.")
+          "In a system of blocks: stored tokens of the prompt, in the fastest tier and in all "
+          "tiers.")
       .def(
           "common_prefix",
           [at](const LentQueue& q, std::uint64_t a, std::uint64_t b) {
             return q.get().common_prefix(at(q, a), at(q, b)).value;
           },
           py::arg("a"), py::arg("b"),
-          "In a system of blocks: tokens that two prompts have in common from their start on.");
+          "In a system of blocks: length of the common prefix of two prompts, in tokens.");
   py::class_<LentPrefetch, std::shared_ptr<LentPrefetch>>(
       module, "PrefetchContext", "The state that a prefetch policy sees; times in nanoseconds.")
       .def_property_readonly("now", [](const LentPrefetch& c) { return c.get().now.ns; })
       .def_property_readonly(
           "memory", [](const LentPrefetch& c) { return c.get().memory.value; },
-          "Bytes that may be fetched into.")
+          "Bytes that fetches may fill.")
       .def_property_readonly(
           "mean_entry", [](const LentPrefetch& c) { return c.get().mean_entry.value; },
           "Mean reserved bytes of an entry.")
@@ -692,7 +692,7 @@ void bind_views(py::module_& module) {
             const auto tpot = c.get().running->tpot();
             return tpot ? std::optional(tpot->ns) : std::nullopt;
           },
-          "Time per output token of the running requests, or None before the first.")
+          "Time per output token of the running requests; None before the first token.")
       .def_property_readonly(
           "running",
           [](const LentPrefetch& c) {
@@ -702,20 +702,19 @@ void bind_views(py::module_& module) {
             });
             return running;
           },
-          "For each running request the time of its first token and its predicted output tokens.")
+          "A pair for each running request: time of its first token, predicted output tokens.")
       .def(
           "needs_fetch",
           [](const LentPrefetch& c, std::uint32_t entry) {
             return (*c.get().needs_fetch)(EntryId{entry});
           },
-          py::arg("entry"),
-          "Whether the entry lies only in a slower tier and nothing brings it nearer yet.")
+          py::arg("entry"), "Whether the entry is only in a slower tier and not being fetched yet.")
       .def(
           "fetch_duration",
           [](const LentPrefetch& c, std::uint32_t entry) {
             return (*c.get().fetch_duration)(EntryId{entry}).ns;
           },
-          py::arg("entry"), "How long fetching the entry takes if nothing else moves.");
+          py::arg("entry"), "Duration of a fetch of the entry without other transfers.");
   py::class_<ShownRouted>(module, "RoutedRequest", "A request as it reaches the router.")
       .def_property_readonly("id", [](const ShownRouted& r) { return r.request.id; })
       .def_property_readonly("session",
@@ -744,7 +743,7 @@ void bind_views(py::module_& module) {
                              [](const InstanceLoad& l) { return l.kv_blocks_capacity; })
       .def_property_readonly("alive", [](const InstanceLoad& l) { return l.alive; });
   py::class_<LentRouting, std::shared_ptr<LentRouting>>(
-      module, "RoutingView", "What a policy may see when it chooses; times in nanoseconds.")
+      module, "RoutingView", "The state that a routing policy sees; times in nanoseconds.")
       .def_property_readonly("now", [](const LentRouting& v) { return v.get().now.ns; })
       .def_property_readonly("candidates",
                              [](const LentRouting& v) {
@@ -765,7 +764,7 @@ void bind_views(py::module_& module) {
           py::arg("instance"), "The InstanceLoad of any instance of the group.")
       .def(
           "random", [](const LentRouting& v) { return v.get().random->uniform(); },
-          "A random number from 0 to 1, 1 excluded; the same for the same seed.")
+          "A random number >= 0 and < 1; the same for the same seed.")
       .def(
           "random_index",
           [](const LentRouting& v, std::int64_t bound) {

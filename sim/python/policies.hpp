@@ -9,13 +9,12 @@
 
 namespace kvtier::python {
 
-/// The policies of the program, of `plugins` (paths of libraries), and eviction and routing
-/// policies written in Python: `declared` is a list of kvtier.declared.Declaration. Throws
-/// ConfigError.
+/// The policies of kvtier, of the libraries `plugins`, and of Python. `declared` is a list of
+/// kvtier.declared.Declaration. Throws ConfigError.
 [[nodiscard]] PolicyRegistry make_registry(const std::vector<std::string>& plugins,
                                            const pybind11::list& declared);
 
-/// Views of policies written in Python.
+/// Adds the views that Python policies get to the module.
 void bind_views(pybind11::module_& module);
 
 }  // namespace kvtier::python

@@ -190,8 +190,8 @@ def test_functions_of_on_start_end_with_their_run():
     kvtier.register_eviction_policy("keeps", Keeps)
     kvtier.simulate(RUN, {EVICTION: "keeps"})
     for function in kept:
-        with pytest.raises(RuntimeError, match="keeps.on_start: its functions are of a run that is "
-                                               "over"):
+        with pytest.raises(RuntimeError, match="keeps.on_start: its functions belong to a run that "
+                                               "is over"):
             function(1000)
 
 

@@ -1,4 +1,4 @@
-"""kvtier: what a multi-tier KV cache does for an LLM server, by simulation.
+"""kvtier simulates multi-tier KV caches for LLM serving.
 
     import kvtier
     result = kvtier.simulate("my-run.json", {"/hardware/dram/capacity": "512GiB"}, seed=2)

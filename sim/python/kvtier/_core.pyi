@@ -1,4 +1,4 @@
-# The module of module.cpp and policies.cpp.
+# The extension module of module.cpp and policies.cpp.
 from collections.abc import Sequence
 from typing import Any, final
 

@@ -1,4 +1,4 @@
-"""What is known of policies written in Python."""
+"""Declarations of policies written in Python."""
 
 import dataclasses
 import re
@@ -9,8 +9,8 @@ from . import _core
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter of a policy; configs give it as {"policy": NAME, PARAMETER: VALUE}, and the class
-    gets it as a keyword argument of its constructor if a config does."""
+    """A parameter of a policy. Configs set it with {"policy": NAME, PARAMETER: VALUE}. The
+    constructor of the class gets it as a keyword argument only if a config sets it."""
 
     name: str
     documentation: str
@@ -22,7 +22,7 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """What kvtier knows of a policy."""
+    """A registered policy: its class and its description."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ _KNOWLEDGE = ("online", "look_ahead", "oracle")
 
 def register(kind: str, base: type, name: str, policy: type, summary: str | None, source: str,
              knowledge: str, parameters: Iterable[Parameter], parts_of_entries: bool) -> None:
-    """Notes a policy of the kind, whose classes are subclasses of `base`."""
+    """Registers a policy of the kind, a subclass of `base`."""
     if not (isinstance(policy, type) and issubclass(policy, base)):
         raise TypeError(f"expected a subclass of kvtier.{base.__name__}, got {policy!r}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -59,10 +59,10 @@ def register(kind: str, base: type, name: str, policy: type, summary: str | None
 
 
 def unregister(kind: str, name: str) -> None:
-    """Forgets a policy that was registered."""
+    """Removes a registered policy."""
     del _declarations[kind, name]
 
 
 def declarations() -> list[Declaration]:
-    """What is registered, in order."""
+    """All registered policies, in order of registration."""
     return list(_declarations.values())

@@ -1,10 +1,10 @@
-"""The errors of kvtier. Each carries every problem that was found."""
+"""The errors of kvtier. Each has a list of all problems found."""
 
 from collections.abc import Iterable
 
 
 class Error(Exception):
-    """A run that could not be done; `problems` has a line for each reason."""
+    """Base class of kvtier's errors. `problems` has a line for each problem."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -15,12 +15,12 @@ class Error(Exception):
 
 
 class ConfigError(Error):
-    """Bad input: a config, a sweep, a trace, a policy's declaration."""
+    """Invalid input: a config, a sweep, a trace, or a policy's declaration."""
 
 
 class DeviceError(Error):
-    """A file or device failed: full disk, no permission, a worker that was lost."""
+    """A file, a device or a worker failed, such as a full disk."""
 
 
 class InternalError(Error):
-    """A check of kvtier's own, or of a policy's bookkeeping, failed."""
+    """An internal check of kvtier or of a policy's bookkeeping failed."""

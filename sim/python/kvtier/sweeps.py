@@ -23,7 +23,7 @@ _WRITTEN = ("sweep.json", "results.jsonl", "results.csv", "results.jsonl.partial
 
 
 def _pickled(declared):
-    """Policies as they are here: a worker need not have the modules that hold them."""
+    """Pickles policies by value, because workers may not have their modules."""
     modules = {sys.modules[kind.__module__] for declaration in declared
                for kind in declaration.policy.__mro__
                if kind.__module__.partition(".")[0] not in ("builtins", "__main__", __package__)}
@@ -37,7 +37,7 @@ def _pickled(declared):
 
 
 def run_shard(sweep, number, of, common, pickled):
-    """The lines of a shard's runs."""
+    """Runs a shard and returns its result lines."""
     with tempfile.TemporaryDirectory(prefix="kvtier-shard-") as folder:
         answer = _core.run_sweep_shard(*sweep, folder, number, of, [], False, *common,
                                        pickle.loads(pickled))
@@ -45,7 +45,7 @@ def run_shard(sweep, number, of, common, pickled):
 
 
 def _on_processes(sweep, shards, common, pickled):
-    # New interpreters: a copy of this process (fork) may stop for ever if it has threads.
+    # Workers are new interpreters, because a forked copy of a process with threads may deadlock.
     started = []
 
     def run(number):
@@ -81,14 +81,13 @@ def _on_ray(sweep, shards, common, pickled, retries):
     try:
         return [line for lines in ray.get(runs) for line in lines]
     except BaseException as error:
-        # Not by force, and not what is done: Ray may end this process when that meets a result.
+        # Cancels only pending tasks, without force: otherwise Ray may end this process.
         _, pending = ray.wait(runs, num_returns=len(runs), timeout=0)
         for started in pending:
             ray.cancel(started)
         if isinstance(error, ray.exceptions.WorkerCrashedError):
             raise errors.DeviceError(
-                f"sweep: a worker was lost, and each of {retries} times that its shard was given "
-                "to another") from error
+                f"sweep: a worker was lost in each of {retries + 1} tries of its shard") from error
         if isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, errors.Error):
             raise error.cause from None
         raise
@@ -107,16 +106,18 @@ def _workers(ray_is_used):
 def sweep(sweep: Document, out: Path | None = None, *, ray: bool = False,
           shards: int | None = None, retries: int = 3, plugins: Plugins = (),
           config_dir: Path | None = None) -> "pandas.DataFrame":
-    """Runs a sweep as `kvtier sweep` does, and gives results.csv as a pandas.DataFrame, with columns
+    """Runs a sweep as `kvtier sweep` does. Returns results.csv as a pandas.DataFrame, with columns
     named as in the sweep. `sweep` is the path of a sweep, or a dict.
 
-    The points are divided into `shards` (as many as there are processors, unless said otherwise),
-    each done by one process: of this machine, or of the Ray cluster that this process is connected
-    to, which a lost worker's shard is given to again, `retries` times. Workers read the file and what
-    it names: on a cluster it has to lie where all see it. The results do not depend on shards, on
-    where they ran, nor on workers that were lost; `out` then holds the bytes that `kvtier sweep
-    --out` writes. The frame's attrs have "table", the text that it prints, "jsonl", a line a run,
-    and "units", those of the columns. Raises ConfigError, DeviceError; a run that failed is a row with its error.
+    The points are divided into `shards` (default: the number of processors). Each shard is run by
+    one process, on this machine or, with `ray`, on the Ray cluster of this process. Ray retries the
+    shard of a lost worker up to `retries` times. Workers read the sweep and its config by their
+    paths, so on a cluster the files must be on a shared file system.
+
+    The results do not depend on the number of shards, the workers, or lost workers. `out` gets the
+    same bytes as `kvtier sweep --out`. The frame's attrs have "table" (the text that the program
+    prints), "jsonl" (a line for each run) and "units" (of the columns). A failed run is a row with
+    its error. Raises ConfigError or DeviceError.
     """
     import pandas
 
@@ -144,7 +145,7 @@ def sweep(sweep: Document, out: Path | None = None, *, ray: bool = False,
                                        declared)
         if answer["problems"]:
             raise errors.ConfigError(answer["problems"])
-        # Before its version 3 pandas rounded what it read.
+        # pandas 2 rounds numbers that it reads.
         exactly = {"float_precision": "round_trip"} if pandas.__version__[:2] == "2." else {}
         frame = pandas.read_csv(folder / "results.csv", **exactly)
     frame = frame.rename(columns={header: name for header, name, _ in answer["columns"]})

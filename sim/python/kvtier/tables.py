@@ -1,9 +1,9 @@
-"""Published tables of kernel times as CSV, for `kvtier calibrate --from-table`.
+"""Converts Parquet tables of kernel times to CSV, for `kvtier calibrate --from-table`.
 
     python -m kvtier.tables --out DIR gemm_perf.parquet context_attention_perf.parquet
 
-writes one gzipped CSV for each Parquet file, with the same columns. kvtier itself reads CSV alone;
-the columns are explained by the files of configs/columns.
+writes one gzipped CSV for each Parquet file, with the same columns. kvtier itself reads only CSV.
+The files of configs/columns map the columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def to_csv(source: str | pathlib.Path, target: str | pathlib.Path) -> int:
     data = buffer.getvalue()
     target = pathlib.Path(target)
     if target.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)  # the same rows are the same bytes
+        data = gzip.compress(data, mtime=0)  # equal rows give equal bytes
     target.write_bytes(data)
     return table.num_rows
 

@@ -1,4 +1,4 @@
-"""A process of a sweep: reads which shard it does, writes the rows."""
+"""A worker process of a sweep. It reads a shard from standard input and writes its result lines."""
 
 import os
 import pickle
@@ -6,7 +6,7 @@ import sys
 
 
 def main():
-    # Output of a policy must not mix with the rows.
+    # A policy's prints must not mix with the result.
     answer_to = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     path, shard = pickle.load(sys.stdin.buffer)
