@@ -16,12 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The differences between kinds beside the templates.
+/// The differences between kinds of policies, apart from the templates.
 struct Kind {
   const char* name;
-  /// Below policies and tests/policies.
+  /// The folder in policies and in tests/policies.
   const char* folder;
-  /// In a config.
+  /// The config key that chooses the policy.
   const char* setting;
 };
 
@@ -52,8 +52,8 @@ struct File {
   std::string text;
 };
 
-/// A template with the policy's name in place of the marks; of the lines that are for a source or
-/// for a library alone, those that are for this one.
+/// A template with the policy's name in place of the marks. Lines marked @source@ or @library@ are
+/// kept only for that form of policy.
 std::string filled(std::string_view text, const NewPolicy& policy) {
   const std::string kind = kind_of(policy).name;
   const std::string_view kept = policy.plugin ? "@library@" : "@source@";
@@ -148,7 +148,7 @@ void check(const NewPolicy& policy, const std::vector<File>& files,
            const PolicyRegistry& registry) {
   std::vector<std::string> problems;
   std::error_code error;
-  // C++ keeps names with two underscores in a row for itself.
+  // C++ reserves names with two underscores in a row.
   if (!is_policy_name(policy.name) || policy.name.find("__") != std::string::npos ||
       policy.name.back() == '_') {
     problems.push_back(
@@ -180,7 +180,7 @@ void check(const NewPolicy& policy, const std::vector<File>& files,
   }
 }
 
-/// All or none.
+/// Writes all files or none.
 void write(const fs::path& out, const std::vector<File>& files) {
   std::list<AtomicFile> open;
   for (const File& file : files) {

@@ -9,7 +9,7 @@
 
 #include "sim/policy/policy.hpp"
 
-/// Writing a policy to start from, with its test.
+/// Writes a new policy and its test from templates.
 namespace kvtier {
 
 enum class NewPolicyKind { eviction, admission, prefetch, order, routing };
@@ -25,22 +25,21 @@ constexpr auto enum_names(NewPolicyKind) {
 struct NewPolicy {
   std::string name;
   NewPolicyKind kind = NewPolicyKind::eviction;
-  /// The root of kvtier's sources, or for a library any folder, which is made if need be.
+  /// The root of kvtier's sources; for a library any folder, which is created if needed.
   std::filesystem::path out;
-  /// One source file of a shared library, instead of a policy among those of `policies`.
+  /// Writes the source of a shared library instead of a policy of the folder `policies`.
   bool plugin = false;
 };
 
 struct NewPolicyFiles {
-  /// Seen from `out`, in the order in which they were written.
+  /// Paths relative to `out`, in the order of writing.
   std::vector<std::filesystem::path> written;
-  /// The next steps: each is a line of explanation or a command.
+  /// The user's next steps: each is a line of explanation or a command.
   std::vector<std::string> next_steps;
 };
 
-/// Writes the files, all or none. Throws ConfigError for a name that is none or is taken, a file
-/// that is there already, or an `out` without kvtier's sources; DeviceError if it cannot be
-/// written.
+/// Writes all files or none. Throws ConfigError for an invalid or used name, an existing file, or
+/// an `out` without kvtier's sources, and DeviceError if a file cannot be written.
 [[nodiscard]] NewPolicyFiles write_new_policy(const NewPolicy& policy,
                                               const PolicyRegistry& registry);
 

@@ -7,27 +7,27 @@
 
 #include "sim/core/config.hpp"
 
-/// Keys of a config and what they are set to, in files and on the command line.
+/// Overrides of config keys, in files and on the command line.
 namespace kvtier {
 
 /// The value of parse_json_strictly(); nullopt if the text has a syntax error.
 [[nodiscard]] std::optional<Json> parse_json_if_valid(std::string_view text,
                                                       const std::string& origin);
 
-/// One `--set /json/pointer=VALUE`. The value is JSON, or else a string as it stands.
+/// One `--set /json/pointer=VALUE`. VALUE is JSON; other text is a string.
 struct Override {
   std::string pointer;
   Json value;
-  /// Its origin, for messages. Empty: the origin of all overrides of the request.
+  /// The file or option that messages name. Empty: `ConfigRequest::overrides_origin`.
   std::string origin{};
 };
-/// Throws ConfigError for text that is no pointer and value.
+/// Throws ConfigError for a text that is not POINTER=VALUE.
 [[nodiscard]] Override parse_override(const std::string& text);
 
 /// Adds a problem at `at` if `text` does not look like a JSON pointer.
 void check_pointer(const std::string& text, const std::string& at, Problems& problems);
 
-/// Keys of a run's config and what they are set to, in order.
+/// Overrides of a run's config, in order.
 struct Overrides {
   std::vector<Override> list;
 };
@@ -36,7 +36,7 @@ void read_config(Overrides& overrides, const Json& json, const std::string& poin
 [[nodiscard]] Json write_config(const Overrides& overrides);
 [[nodiscard]] Json config_schema(const Overrides& overrides);
 
-/// Any JSON value; read later, by what it is for.
+/// Any JSON value, which its user reads later.
 struct AnyJson {
   Json json = Json::object();
 };

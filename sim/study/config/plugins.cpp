@@ -20,7 +20,7 @@ PolicyRegistry policies_of(const std::string& library, const std::string& origin
   if (library.empty()) {
     throw ConfigError(fmt::format("{}: expected the name of a shared library", origin));
   }
-  // A name without a slash would be looked for among the system's libraries.
+  // dlopen searches the system's libraries for a name without a slash.
   const std::string path = std::filesystem::absolute(library).string();
   void* const loaded = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (loaded == nullptr) {
@@ -39,13 +39,13 @@ PolicyRegistry policies_of(const std::string& library, const std::string& origin
   }
   if (plugin->layout != detail::policy_layout()) {
     throw ConfigError(fmt::format(
-        "{}: was built by a compiler or standard library that is unlike this kvtier's", origin));
+        "{}: was built by a compiler or standard library that differs from this kvtier's", origin));
   }
   PolicyRegistry added;
   try {
     plugin->add_policies(added);
   } catch (const std::exception& error) {
-    throw ConfigError(fmt::format("{}: does not give its policies: {}", origin, error.what()));
+    throw ConfigError(fmt::format("{}: add_policies failed: {}", origin, error.what()));
   }
   if (added.eviction.empty() && added.admission.empty() && added.prefetch.empty() &&
       added.order.empty() && added.routing.empty()) {
@@ -64,7 +64,7 @@ void check_kinds(const char* what, std::vector<PolicyKind<Interface>>& all,
       problems.push_back(fmt::format("{}: {}", label, problem));
     }
     if (find_policy(all, kind.name) != nullptr) {
-      problems.push_back(fmt::format("{}: there is one of this name already", label));
+      problems.push_back(fmt::format("{}: this name is already used", label));
     }
     all.push_back(std::move(kind));
   }

@@ -7,14 +7,14 @@
 
 namespace kvtier {
 
-/// The program's policies and those of shared libraries (sim/policy/plugin.hpp), which stay loaded
-/// until the program ends. Throws ConfigError with the problems of every library: one that cannot
-/// be loaded, is none of policies or of another interface, or whose policies are not declared in
-/// full or are there already.
+/// The program's policies and those of shared libraries (sim/policy/plugin.hpp). The libraries stay
+/// loaded until the program ends. Throws ConfigError with the problems of all libraries: one that
+/// cannot be loaded, has no policies, has another interface version or compiler, or has policies
+/// with an incomplete declaration or a used name.
 [[nodiscard]] PolicyRegistry load_policies(const std::vector<std::string>& libraries);
 
-/// A line for each policy of `added` that `registry` has already or that is not declared in full;
-/// without one, adds them all. Lines begin with `origin`.
+/// Adds the policies of `added` to `registry` if none has an incomplete declaration or a used name.
+/// Otherwise changes nothing and returns a line for each problem, which begins with `origin`.
 [[nodiscard]] std::vector<std::string> add_policies(PolicyRegistry& registry, PolicyRegistry added,
                                                     const std::string& origin);
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-/// The files of policies/templates, which the build makes part of the program.
+/// The files of policies/templates, which the build embeds in the program.
 namespace kvtier {
 
 struct PolicyTemplate {

@@ -10,24 +10,23 @@
 
 namespace kvtier {
 
-/// A folder with `models/`, `hardware/` and `systems/`: what presets are named after.
+/// A folder with the presets in `models/`, `hardware/`, `systems/` and other folders.
 class ConfigDirectory {
  public:
-  /// `explicit_path` if given; otherwise the folder beside the installed program, the installed
-  /// data directory, or the folder beside the sources, whichever exists first. Throws ConfigError
-  /// if none does.
+  /// Returns `explicit_path` if it is not empty. Otherwise returns the first folder with presets
+  /// of: `share/kvtier/configs` beside the program's folder, the source tree, the installed data
+  /// directory. Throws ConfigError if there is none.
   static ConfigDirectory find(const std::string& explicit_path);
 
   explicit ConfigDirectory(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Names of the presets of a kind ("models", "hardware", "systems"), sorted.
+  /// Sorted names of the presets of a kind (a folder such as "models", "hardware", "systems").
   [[nodiscard]] std::vector<std::string> names(const std::string& kind) const;
-  /// The path of a preset. Throws nothing; the file may not exist.
+  /// The path of a preset, whose file may not exist.
   [[nodiscard]] std::filesystem::path file(const std::string& kind, const std::string& name) const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Called with the notice of each preset that a config names and that has one ("notice": what
-  /// changed under this name), each time it is looked up.
+  /// Called each time a config names a preset with a key "notice", such as a change of its values.
   using OnNotice = std::function<void(const std::string& notice)>;
   void on_notice(OnNotice call) { on_notice_ = std::move(call); }
   void give_notice(const std::string& notice) const {

@@ -74,7 +74,7 @@ std::string accepted(const Limits& limits) {
   }
 }
 
-/// The fields of a struct, one row each, and of the structs in it after its own.
+/// Adds a row for each field of a struct. The fields of a nested struct follow its row.
 class ReferenceWriter {
  public:
   ReferenceWriter(std::string pointer, std::vector<Row>& rows)

@@ -6,9 +6,9 @@
 
 namespace kvtier {
 
-/// All keys of a run's config ("run") or of one preset ("model", "hardware", "system") as Markdown
-/// tables: what is accepted, the default, the meaning; and the parameters of the policies. Made
-/// from the same descriptions as the reader. Throws ConfigError for another name.
+/// Markdown tables of all keys of a run's config ("run") or of a preset ("model", "hardware",
+/// "system"): accepted values, default, meaning. "run" and "system" include the policies and their
+/// parameters. Throws ConfigError for another name.
 [[nodiscard]] std::string config_reference(const std::string& which,
                                            const PolicyRegistry& registry);
 

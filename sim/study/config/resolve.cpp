@@ -49,8 +49,8 @@ std::vector<std::string> split_pointer(const std::string& pointer) {
   return parts;
 }
 
-/// Puts `changes` over `base`, key by key; a value that is not an object, or a policy, replaces
-/// what was there.
+/// Merges `changes` into `base`, key by key. A policy, or a value that is no object, replaces the
+/// old value.
 void merge(Json& base, const Json& changes, const std::string& pointer, const std::string& origin,
            Problems& problems) {
   const bool replaces = !changes.is_object() || !base.is_object() || changes.contains(kPolicyKey);
@@ -72,7 +72,7 @@ void merge(Json& base, const Json& changes, const std::string& pointer, const st
 
 void apply(Json& root, const Override& change, const std::string& origin, Problems& problems) {
   const std::vector<std::string> parts = split_pointer(change.pointer);
-  constexpr std::size_t kMostKeys = 100;  // each makes what it sets one level deeper
+  constexpr std::size_t kMostKeys = 100;  // each key adds a level of nesting
   if (parts.size() > kMostKeys) {
     problems.add_line(fmt::format("{}: expected a JSON pointer of at most {} keys, got {}", origin,
                                   kMostKeys, parts.size()));
@@ -92,7 +92,7 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
       at = &(*at)[index];
     } else {
       if (!at->is_object() && !at->is_null()) {
-        // "none" gives way to an object, anything else is no place to set a key in.
+        // "none" becomes an empty object, and another text the name of a policy.
         if (!at->is_string()) {
           problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", origin,
                                         change.pointer, pointer, quote_json(*at)));
@@ -112,13 +112,13 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
   problems.set_origin(change.pointer, origin);
 }
 
-/// A model may also be the path of a Hugging Face config.json or of a model file.
+/// Whether a preset's name is the path of a file, such as a Hugging Face config.json.
 bool names_a_file(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 5 && name.ends_with(".json"));
 }
 
-/// The preset as a whole JSON object, with the preset that it builds on below its own keys, or
-/// nullopt after reporting that there is none. `chain` has the presets that build on this one.
+/// The preset as a JSON object, merged over the preset that it builds on. nullopt after reporting a
+/// problem. `chain` has the presets that build on this one.
 std::optional<Json> load_preset(const Section& section, const std::string& name,
                                 const std::filesystem::path& base_dir,
                                 const ConfigDirectory& presets, const std::string& pointer,
@@ -153,7 +153,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
                                       quote_json(*notice)));
         return std::nullopt;
       }
-      // A preset that builds on this one keeps its meaning.
+      // Only the preset that the config names gives its notice.
       if (chain.size() == 1) {
         presets.give_notice(notice->get<std::string>());
       }
@@ -184,7 +184,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
   }
 }
 
-/// The profile, or null after reporting that there is none or what is wrong with it.
+/// The profile, or null after reporting a problem.
 std::shared_ptr<const Profile> load_profile(const std::string& name,
                                             const std::filesystem::path& base_dir,
                                             const ConfigDirectory& presets,
@@ -211,8 +211,8 @@ std::shared_ptr<const Profile> load_profile(const std::string& name,
   }
 }
 
-/// Replaces the preset that a section names by its content, with the section's own keys over it.
-/// False if that failed; the section is then of no use.
+/// Replaces a section that names a preset by the preset's content, with the section's own keys
+/// merged over it. Returns false after reporting a problem; the section is then unusable.
 bool expand_section(Json& root, const Section& section, const std::string& origin,
                     const std::filesystem::path& base_dir, const ConfigDirectory& presets,
                     Problems& problems) {
@@ -243,7 +243,7 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
   return true;
 }
 
-/// Checked as far as it can be read. `problems` is empty before.
+/// Reads a model and checks it if it could be read. `problems` must be empty before the call.
 ModelConfig read_model(const Json& json, const std::string& pointer, Problems& problems) {
   ModelConfig model;
   read_value(model, json, pointer, problems);
@@ -267,8 +267,8 @@ std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
              : std::nullopt;
 }
 
-/// How many GPUs there are once the keys that are set have been set. 1 where that cannot be read:
-/// what is wrong with it is reported elsewhere.
+/// The number of GPUs after the overrides. 1 if it cannot be read; its errors are reported
+/// elsewhere.
 std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& overrides) {
   Json gpus = hardware.contains("gpus") ? hardware["gpus"] : Json(1);
   for (const Override& change : overrides) {
@@ -279,9 +279,9 @@ std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& override
   return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
 }
 
-/// Reads the profile that /hardware names, if any, and puts what it says of the server where it
-/// belongs: what was measured over the preset, or all of it where there is no preset, and the
-/// config's own keys over that. To be called instead of expand_section. Null if there is none.
+/// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
+/// Measured values override the preset, and the config's own keys override both. Without a preset
+/// the profile describes the whole server. Returns the profile, or null if there is none.
 std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& section,
                                                const std::string& origin,
                                                const std::filesystem::path& base_dir,
@@ -297,7 +297,7 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   Json& hardware = root[section.key];
   const Json name = hardware[kProfileKey];
   if (!name.is_string() || name == "none") {
-    return nullptr;  // the reader reports what is no name
+    return nullptr;  // the reader reports a value that is no name
   }
   const std::string pointer = std::string("/") + section.key;
   std::shared_ptr<const Profile> profile =
@@ -337,8 +337,8 @@ bool is_in(const Section& section, const std::string& pointer) {
   return pointer.starts_with(std::string("/") + section.key + "/");
 }
 
-/// The same without required keys, at any depth: what is left out comes from a preset. Policies
-/// stay whole, since one policy replaces another with its parameters.
+/// The schema without required keys, at any depth, because a preset supplies the missing keys.
+/// Policies stay whole, because a policy replaces another one with its parameters.
 Json partial_schema(Json schema) {
   if (!schema.is_object()) {
     return schema;
@@ -405,7 +405,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     root["system"] = *request.system;
     problems.set_origin("/system", "--systems");
   }
-  // So is a profile, which gives the keys around it their values.
+  // A profile is also replaced first, because the keys beside it get their values from it.
   for (const Override& change : request.overrides) {
     if (change.pointer == kHardwareProfile) {
       if (root.contains("hardware") && root["hardware"].is_string()) {
@@ -446,7 +446,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
   }
-  // A section without its preset would only add noise: the rest is still checked.
+  // A section without its preset is removed. "missing key" would repeat the reported problem.
   const auto is_noise = [&](const std::string& line) {
     return std::any_of(unusable.begin(), unusable.end(), [&](const std::string& section) {
       return line.ends_with("/" + section + ": missing key");

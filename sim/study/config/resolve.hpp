@@ -14,24 +14,24 @@
 
 namespace kvtier {
 
-/// The object in a config file, without its "$schema". Throws as read_text_file does, and
-/// ConfigError.
+/// The object in a config file, without its "$schema". Throws ConfigError, and as `read_text_file`
+/// does.
 [[nodiscard]] Json read_json_file(const std::filesystem::path& path);
 
-/// A config that stands in another file.
+/// A config inside another file or in no file.
 struct InlineConfig {
   Json json;
-  /// Its file or option, for messages.
+  /// The file or option that messages name.
   std::string origin;
 };
 
-/// A config file and what the command line adds to it.
+/// A config file and the command line's changes to it.
 struct ConfigRequest {
   std::filesystem::path file;
-  /// The config, if it stands in `file` instead of being it.
+  /// The config, if it is inside `file` or in no file. `file` then only gives the base folder.
   std::optional<InlineConfig> inline_config;
   std::vector<Override> overrides;
-  /// The option that gave the overrides, for messages.
+  /// The option that messages name for the overrides.
   std::string overrides_origin = "--set";
   std::optional<std::int64_t> seed;
   /// Replaces the whole of /system; `compare` sets it for each column.
@@ -46,31 +46,30 @@ struct ResolvedConfig {
   std::filesystem::path base_dir;
 };
 
-/// Reads a run's config: presets are looked up and overridden by the file, the file by the command
-/// line (architecture.md). Throws ConfigError with every problem of structure and meaning at once.
+/// Reads and checks a run's config. The file overrides its presets, and the command line overrides
+/// the file. Throws ConfigError with all problems of structure and meaning at once.
 [[nodiscard]] ResolvedConfig resolve_config(const ConfigRequest& request,
                                             const ConfigDirectory& presets,
                                             const PolicyRegistry& registry);
 
-/// A preset ("model", "hardware" or "system") with the presets below it that it builds on. Throws
+/// A preset ("model", "hardware" or "system"), merged over the presets that it builds on. Throws
 /// ConfigError.
 [[nodiscard]] Json preset_json(const std::string& key, const std::string& name,
                                const ConfigDirectory& presets);
 
-/// A model alone: a preset's name, or the path of a model file or of a Hugging Face config.json.
-/// Throws ConfigError; a name that is none is reported at `option`.
+/// A model by its preset's name, or by the path of a model file or Hugging Face config.json. Throws
+/// ConfigError. Messages about an unknown name begin with `option`.
 [[nodiscard]] ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
                                         const std::string& option);
-/// One server for a model, as the value of /hardware in a run's config; relative paths start here.
-/// Throws ConfigError.
+/// One server for a model. `hardware` is a value of /hardware in a run's config. Relative paths
+/// start at the current folder. Throws ConfigError.
 [[nodiscard]] HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
                                               const ConfigDirectory& presets);
 /// A profile by its name in configs/profiles or by its path. Throws ConfigError.
 [[nodiscard]] std::shared_ptr<const Profile> resolve_profile(const std::string& name,
                                                              const ConfigDirectory& presets);
 
-/// Reads /workload and /seed alone, for tools that need no machine; the file may lack everything
-/// else.
+/// /workload and /seed of a config, for tools that need no hardware. Other keys may be missing.
 struct ResolvedWorkload {
   WorkloadConfig config;
   std::int64_t seed = 1;
@@ -81,7 +80,7 @@ struct ResolvedWorkload {
 /// The JSON Schema of a run's config ("run"), of one preset ("model", "hardware", "system") or of a
 /// measured profile ("profile"). Throws ConfigError for another name.
 [[nodiscard]] Json config_json_schema(const std::string& which);
-/// The schema of a whole file of the kind `which`, from that of its value.
+/// The schema of a file of the kind `which`. `value` is the schema of its content.
 [[nodiscard]] Json file_schema(const std::string& which, Json value);
 
 }  // namespace kvtier

@@ -7,7 +7,7 @@
 
 namespace kvtier {
 
-/// How a value is shown. Values are computed in plain numbers (shares, seconds, bytes).
+/// The unit in which a value is shown. Values are computed as shares, seconds and bytes.
 enum class ValueUnit {
   percent,
   points,
@@ -37,11 +37,11 @@ constexpr auto enum_names(ValueUnit) {
       std::pair<std::string_view, ValueUnit>{"$", ValueUnit::dollars},
       std::pair<std::string_view, ValueUnit>{"count", ValueUnit::count}};
 }
-/// The factor from a plain number to a number of the unit.
+/// The factor from a computed value to the unit.
 [[nodiscard]] double factor_of(ValueUnit unit);
-/// The unit after a number in a sentence: " %", " ms", nothing for a count.
+/// The unit as a suffix of a number: " %", " ms"; empty for a count.
 [[nodiscard]] std::string suffix_of(ValueUnit unit);
-/// A number that is already in the unit, with the digits that suit it.
+/// Formats a number that is already in the unit, with the unit's number of digits.
 [[nodiscard]] std::string format_in(ValueUnit unit, double shown);
 
 }  // namespace kvtier

@@ -46,10 +46,10 @@ const char* name_of(Value value) {
   return "";
 }
 
-/// The outcome of a request of a run.
+/// The outcome of one request.
 struct Found {
   std::vector<Tokens> by_pool;
-  /// Tokens of the prompt, before the request took its KV.
+  /// Tokens of the prompt in host memory, before the request took its KV.
   Tokens on_host{0};
   std::int64_t evicted_blocks = 0;
   std::int64_t forced = 0;
@@ -74,7 +74,8 @@ std::int64_t value_of(const Found& found, Value value, Tokens block) {
   return 0;
 }
 
-/// A preset as it runs on a server whose memory sets no limit, with tiers of these sizes.
+/// The preset `vllm` or `vllm_cpu_offload` with tiers of these sizes in tokens. The server's memory
+/// sets no limit.
 RunConfig preset_config(const OracleKind& kind, std::int64_t gpu, std::int64_t cpu,
                         const HashTrace& trace, const ConfigDirectory& presets) {
   Tokens longest = std::max(kind.block, Tokens(2));
@@ -137,7 +138,7 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
   return rules;
 }
 
-/// The first requests of a trace, all of which arrive at once.
+/// The first `most` requests of a trace, which all arrive at once.
 class AtOnce final : public SessionSource {
  public:
   AtOnce(const HashTrace& trace, std::size_t most, bool responses)
@@ -166,7 +167,7 @@ class AtOnce final : public SessionSource {
   std::size_t given_ = 0;
 };
 
-/// Collects the hits of each request of a run in steps.
+/// Collects the hits of each request of a run.
 class FoundBySession final : public RunObserver {
  public:
   explicit FoundBySession(std::size_t requests) : found_(requests, {.by_pool = {Tokens(0)}}) {}
@@ -185,7 +186,7 @@ void stop_if_asked(const CompareOptions& options) {
   }
 }
 
-/// Requests that the scheduler batches, as many as the table says at once.
+/// Runs the requests in batches of the scheduler, with at most `kind.held` at once.
 std::vector<Found> run_in_steps(const OracleKind& kind, std::size_t requests,
                                 const HashTrace& trace, const ConfigDirectory& presets,
                                 const CompareOptions& options) {
@@ -200,7 +201,7 @@ std::vector<Found> run_in_steps(const OracleKind& kind, std::size_t requests,
   return found.found();
 }
 
-/// One request after the other.
+/// Runs one request after the other.
 std::vector<Found> run_one_by_one(const OracleKind& kind, std::int64_t tokens, std::size_t requests,
                                   const HashTrace& trace, const ConfigDirectory& presets,
                                   const CompareOptions& options) {

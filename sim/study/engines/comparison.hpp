@@ -13,7 +13,7 @@
 
 namespace kvtier {
 
-/// A row that is not as expected: values by name.
+/// A row that differs: expected and actual values by name.
 struct EngineDifference {
   /// The request of a trace, or the call of a table of calls, from 0.
   std::int64_t row = 0;
@@ -21,26 +21,26 @@ struct EngineDifference {
   Json got;
 };
 
-/// One system beside what its engine finds.
+/// The comparison of one system with its engine's results.
 struct EngineComparison {
   static constexpr std::int64_t kShown = 5;
 
-  /// Name of the file, without its extension.
+  /// The file's name without extension.
   std::string name;
-  /// Capacity of the tiers.
+  /// Capacity of the tiers; for a table of calls, the table's name.
   std::string capacity;
   std::int64_t rows = 0;
   std::int64_t different = 0;
-  /// The first kShown of them.
+  /// The first kShown differences.
   std::vector<EngineDifference> first;
 
   void add_difference(EngineDifference difference);
 };
 
-/// One run of a table: its capacity, and the columns that say what came out.
+/// One run of a table: its capacity, and the columns with its results.
 struct OracleRun {
   std::string capacity;
-  /// Tokens of a kind with one tier.
+  /// Capacity in tokens of the first tier.
   std::int64_t tokens = 0;
   struct Column {
     enum class Value : std::uint8_t {
@@ -57,7 +57,7 @@ struct OracleRun {
   };
   std::vector<Column> columns;
 };
-/// Those of the table. Throws ConfigError with `name` for a column that is none of the kind's.
+/// The runs of a table. Throws ConfigError with `name` for an unknown column.
 [[nodiscard]] std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& kind,
                                                  const OracleTable& table);
 
@@ -68,15 +68,15 @@ struct OracleRun {
 [[nodiscard]] bool is_of(const OracleTable& table, const HashTrace& trace);
 
 struct CompareOptions {
-  /// Runs the plain stores, and steps through every iteration.
+  /// Uses the reference stores, and steps through every iteration.
   bool reference = false;
   /// Once a stop is requested, the comparison ends by throwing Stopped.
   std::stop_token stop;
 };
 
-/// Makes the run's requests of the trace, which the table is of, and compares each with its row.
-/// The systems are the presets `vllm` and `vllm_cpu_offload` with the run's capacities, or rules of
-/// SGLang and LMCache. Throws ConfigError.
+/// Runs the table's requests of `trace` and compares each with its row. The systems are the presets
+/// `vllm` and `vllm_cpu_offload` with the run's capacities, or rules of SGLang and LMCache. Throws
+/// ConfigError.
 [[nodiscard]] EngineComparison compare_with_oracle(const std::string& name, const OracleKind& kind,
                                                    const OracleTable& table, const OracleRun& run,
                                                    const HashTrace& trace,

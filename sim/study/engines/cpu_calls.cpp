@@ -14,12 +14,12 @@
 namespace kvtier {
 namespace {
 
-/// The calls of kinds cpu and tiers on the offload of a store.
+/// Makes the calls of the kinds "cpu" and "tiers" on the offload tiers of a store.
 ///
-/// Chunks are blocks of one token. Each has a place of its own, so that no two of a request have
-/// the same. The chunks of a request that names them are a stream from head to tail. Another chunk
-/// is a stream by itself, and lies before all that were named earlier: of one call the first chunk
-/// leaves first, as in an engine that does not know the places.
+/// Chunks are blocks of one token, each at its own place. The chunks that a request names form a
+/// stream from head to tail. Every other chunk is a stream of its own, at a place before all
+/// earlier ones: the first chunk of a call is evicted first, as in an engine that does not know the
+/// places.
 class CpuCalls final : public TableCalls {
  public:
   CpuCalls(const Json& system, StoreRules rules, const StoreKind& kind) {
@@ -70,7 +70,7 @@ class CpuCalls final : public TableCalls {
   };
   struct Request {
     RequestId id;
-    /// It named its chunks.
+    /// Whether the request named its chunks.
     bool has_places = false;
   };
 
@@ -233,7 +233,7 @@ class CpuCalls final : public TableCalls {
       copy = copies_.erase(copy);
     }
   }
-  /// A chunk that has its stream for itself leaves all tiers.
+  /// Drops a chunk from all tiers. It must be the last of its stream.
   void drop(const Stretch& block) {
     for (const auto& [name, chunk] : chunks_) {
       if (chunk.stream == block.stream && chunk.place > block.begin) {
@@ -243,8 +243,8 @@ class CpuCalls final : public TableCalls {
     store_->truncate(block.stream, Tokens(block.begin));
   }
 
-  /// A use by a request that does nothing else. One of a chunk that is not there changes arc's
-  /// target, as a store that finds no room.
+  /// Uses a chunk by a request that does nothing else. A use of an absent chunk changes arc's
+  /// target, like a store that finds no room.
   void touch(const Chunk& chunk) {
     const BlockState is = state(chunk);
     if (is == BlockState::written) {
@@ -281,7 +281,7 @@ class CpuCalls final : public TableCalls {
     store_->end(known->second.id);
     requests_.erase(known);
   }
-  /// All chunks leave.
+  /// Drops all chunks.
   void reset() {
     if (is_arc_ || !copies_.empty() || tiers_ > 0) {
       throw Unsupported{"a reset of more than what is there"};
@@ -351,7 +351,7 @@ class CpuCalls final : public TableCalls {
   OffloadCalls* offload_ = nullptr;
   bool is_arc_ = false;
   int tiers_ = 0;
-  /// By the text of their names.
+  /// Chunks by the text of their names.
   std::map<std::string, Chunk> chunks_;
   std::int64_t next_place_ = 0;
   std::int64_t last_place_ = kPlaces;

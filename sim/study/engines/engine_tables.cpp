@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kSchema = "kvtier.engine_tables/1";
 
-/// A call's expectation and its result.
+/// A call's expected and actual results.
 struct Row {
   std::int64_t call = 0;
   Json expected;

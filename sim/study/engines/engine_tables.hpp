@@ -9,13 +9,12 @@
 
 namespace kvtier {
 
-/// A sequence of calls of an engine's cache and their results, as configs/engines/README.md
-/// describes it.
+/// A sequence of calls of an engine's cache and their results (configs/engines/README.md).
 struct EngineTable {
   std::string name;
   Json system;
   Json calls;
-  /// Why the stores do not make the calls; empty if they do.
+  /// Why the stores cannot make the calls; empty if they can.
   std::string not_executed{};
 };
 
@@ -26,13 +25,13 @@ struct EngineTables {
 /// Reads a file of kvtier.engine_tables/1. Throws ConfigError.
 [[nodiscard]] EngineTables read_engine_tables(const std::filesystem::path& path);
 
-/// Why no store makes the calls of a table: as the table says, or because of a call that it has.
+/// Why the stores cannot make the calls of a table: its `not_executed`, or an unsupported call.
 struct NotRun {
   std::string reason;
 };
 
-/// Makes the calls on the store that runs use and on the plain one. A row is a call that expects
-/// something; it differs if either store differs. Throws ConfigError for a malformed table.
+/// Makes the calls on the extent store and on the reference store. Each call with expected results
+/// is a row, which differs if either store differs. Throws ConfigError for a malformed table.
 [[nodiscard]] std::variant<EngineComparison, NotRun> compare_with_calls(
     const EngineTable& table, const ConfigDirectory& presets);
 

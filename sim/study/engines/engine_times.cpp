@@ -26,20 +26,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Requests of a run for each slot (InferenceX's scripts: ten prompts a concurrent request).
+/// Requests of a run for each slot (InferenceX's scripts: ten prompts per concurrent request).
 constexpr std::int64_t kRequestsPerSlot = 10;
 /// max_num_batched_tokens of InferenceX's scripts for vLLM, and the default of TensorRT-LLM.
 constexpr std::int64_t kTokenBudget = 8192;
 constexpr std::int64_t kRoom = 200;
 constexpr std::int64_t kLeastWindow = 8192;
-/// A run that takes so much less than another one of the same configuration has drafted tokens,
-/// which the table does not say.
+/// A run has drafted tokens if its TPOT is below this share of the longest TPOT of the same
+/// configuration. The table does not mark such runs.
 constexpr double kDraftedShare = 0.92;
 
 struct ModelName {
   std::string_view published;
   std::string_view preset;
-  /// The engines' times may be fitted to it (on the H100).
+  /// Whether engine times were fitted to this model (on the H100).
   bool is_fitted;
 };
 constexpr std::array kModels{
@@ -70,7 +70,7 @@ std::string_view hardware_preset(const std::string& gpu) {
   return gpu == "h100_sxm" ? "h100-8x" : gpu == "b200_sxm" ? "b200-8x" : std::string_view();
 }
 
-/// vLLM schedules beside the GPUs' work since 2026 (asynchronous scheduling).
+/// The preset of an engine's version. vLLM schedules asynchronously since 2026.
 std::string_view system_preset(const MeasuredRun& run) {
   if (run.engine == "vllm") {
     return run.version == "0.12.0" ? "vllm_2025" : "vllm";
@@ -80,14 +80,14 @@ std::string_view system_preset(const MeasuredRun& run) {
                                   : std::string_view();
 }
 
-/// Formats of weights and KV. KV is that of InferenceX's scripts: fp8 beside quantized weights, but
-/// for vLLM on the H100.
+/// Formats of weights and KV. As in InferenceX's scripts, quantized weights have fp8 KV, except for
+/// vLLM on the H100.
 Json precision_of(const MeasuredRun& run, const ModelName& model) {
-  const bool has_own_weights = model.preset == "gpt-oss-120b";  // MXFP4, whatever a row says
+  const bool has_own_weights = model.preset == "gpt-oss-120b";  // always MXFP4
   const bool is_quantized = run.precision != "bf16";
   const bool has_wide_kv = run.engine == "vllm" && run.gpu == "h100_sxm";
   Json precision = Json::object();
-  if (run.precision == "int4") {  // the experts alone
+  if (run.precision == "int4") {  // only the experts
     precision = {{"attention", "none"}, {"mlp", "none"}, {"experts", "int4"}};
   } else if (!has_own_weights) {
     const std::string format = run.precision == "fp4"   ? "nvfp4"
@@ -103,7 +103,7 @@ Json precision_of(const MeasuredRun& run, const ModelName& model) {
 
 Json config_of(const MeasuredRun& run, const ModelName& model) {
   const std::int64_t gpus = run.tensor * run.attention_dp;
-  // The scripts' servers take contexts of this length.
+  // The context length of the scripts' servers.
   const std::int64_t window =
       std::max(kLeastWindow, run.prompt_tokens + run.response_tokens + kRoom);
   return {{"model",
@@ -114,7 +114,7 @@ Json config_of(const MeasuredRun& run, const ModelName& model) {
            {{"preset", hardware_preset(run.gpu)},
             {"gpus", gpus},
             {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
-          // Nothing is offloaded, and shares of memory are set for each run.
+          // Nothing is offloaded. The scripts set the share of memory for each run.
           {"system",
            {{"preset", system_preset(run)},
             {"tiers", {{"dram", "none"}}},
@@ -151,7 +151,7 @@ std::string precision_name(const std::string& gemm, const std::string& moe) {
                                             : mode;
 }
 
-/// The table counts the GPUs of ranks and of experts as factors of one number.
+/// Sets the parallel sizes. Some rows have the product of two sizes in one column.
 void read_parallel(MeasuredRun& run, std::int64_t tensor, std::int64_t dp, std::int64_t expert) {
   const auto root = [](std::int64_t value) {
     return std::llround(std::sqrt(static_cast<double>(value)));
@@ -180,9 +180,8 @@ auto same_configuration(const PredictedRun& one) {
                     run.concurrency, run.prompt_tokens, run.response_tokens);
 }
 
-/// Marks runs with drafted tokens: those that take clearly less than another one of the same
-/// configuration, and all of an engine's version if most of its runs do. DeepSeek's are published
-/// with drafts.
+/// Marks DeepSeek runs with drafted tokens: runs that are clearly faster than another run of the
+/// same configuration, and all runs of an engine's version if most of its runs are.
 void mark_drafted(std::vector<PredictedRun>& runs) {
   using Key = decltype(same_configuration(runs.front()));
   std::map<Key, double> longest;
@@ -279,7 +278,7 @@ struct Errors {
   }
 };
 
-/// Errors of runs that `belongs` picks.
+/// Errors of the runs for which `belongs` is true.
 template <class Belongs>
 Errors errors_of(const EngineTimes& times, Belongs belongs) {
   Errors errors;

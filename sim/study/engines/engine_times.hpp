@@ -11,7 +11,7 @@
 #include "sim/study/config/presets.hpp"
 #include "sim/study/engines/wanted.hpp"
 
-/// Simulated times beside published runs of serving engines.
+/// Compares simulated times with published runs of serving engines.
 namespace kvtier {
 
 /// One published run at a fixed concurrency.
@@ -34,16 +34,16 @@ struct MeasuredRun {
   double tpot_seconds = 0;
 };
 
-/// Rows of the table of ai-dynamo/aiconfigurator: id, backend, backend_version, model_path, system,
-/// isl, osl, gemm_quant_mode, moe_quant_mode, batch_size (concurrency), tp_size, attention_dp_size,
-/// moe_ep_size, silicon_ttft_ms, silicon_tpot_ms. Sizes that count the GPUs twice (64 for 8 tensor
-/// parallel GPUs whose experts are whole) are read as those of the GPUs. Throws ConfigError.
+/// Reads rows with the columns of ai-dynamo/aiconfigurator: id, backend, backend_version,
+/// model_path, system, isl, osl, gemm_quant_mode, moe_quant_mode, batch_size (concurrency),
+/// tp_size, attention_dp_size, moe_ep_size, silicon_ttft_ms, silicon_tpot_ms. Sizes that count the
+/// GPUs twice (64 for 8 tensor parallel GPUs with whole experts) are corrected. Throws ConfigError.
 [[nodiscard]] std::vector<MeasuredRun> read_measured_runs(const std::filesystem::path& path);
 
-/// A run beside what was predicted, or the reason why it could not be.
+/// A measured run with its prediction, or the reason why it cannot be simulated.
 struct PredictedRun {
   MeasuredRun run;
-  /// The engine's times were fitted to runs of this model on this GPU.
+  /// Whether engine times were fitted to runs of this model on this GPU.
   bool is_fitted = false;
   bool has_experts = false;
   double ttft_seconds = 0;
@@ -60,19 +60,19 @@ struct EngineTimes {
 
 struct EngineTimesOptions {
   std::int64_t jobs = 1;
-  /// Called with the runs done and all; may throw to end the work.
+  /// Called with the runs done and the number of all runs; may throw to stop.
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 
-/// Simulates each run with ten requests a slot, all of which wait at the start. Throws ConfigError:
-/// an unreadable or malformed file.
+/// Simulates each run with ten requests per slot, which all arrive at the start. Throws ConfigError
+/// for a malformed file, and if no run can be simulated.
 [[nodiscard]] EngineTimes predict_measured_runs(const std::filesystem::path& path,
                                                 const ConfigDirectory& presets,
                                                 const EngineTimesOptions& options = {});
 
 [[nodiscard]] std::vector<Wanted> wanted_of(const EngineTimes& times);
 
-/// `kvtier.engine_times/1` and the table of the same.
+/// The result as JSON (`kvtier.engine_times/1`) and as a table.
 [[nodiscard]] Json to_json(const EngineTimes& times);
 [[nodiscard]] std::string to_table(const EngineTimes& times);
 

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder's files that end so, without the ending, sorted.
+/// The folder's files with one of these endings, by their names without it.
 std::map<std::string, fs::path> files_ending(const fs::path& folder,
                                              const std::vector<std::string>& endings) {
   std::map<std::string, fs::path> files;

@@ -12,32 +12,32 @@
 
 namespace kvtier {
 
-/// Hits of engines, and the traces on which they were found.
+/// Tables of engines' results, and the traces that they were made from.
 struct EnginesInput {
   /// Traces in Mooncake's format.
   std::vector<std::filesystem::path> traces;
-  /// Folder of tables as OracleKind says.
+  /// Folder of tables, with names as in OracleKind.
   std::filesystem::path oracles;
   /// Files of kvtier.engine_tables/1.
   std::vector<std::filesystem::path> calls;
 };
-/// The sample that the program comes with (configs/engines).
+/// The sample that comes with the program (configs/engines).
 [[nodiscard]] EnginesInput engines_sample(const ConfigDirectory& presets);
 
 struct EnginesOptions {
   std::int64_t jobs = 1;
-  /// Called with the runs done and all; may throw to end the work.
+  /// Called with the runs done and the number of all runs; may throw to stop.
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 
 struct EnginesResult {
-  /// By file, of a file by capacity or table.
+  /// Sorted by file, then by capacity or table.
   std::vector<EngineComparison> files;
-  /// Files whose names say nothing of how they were made.
+  /// Files with unknown names.
   std::vector<std::string> unknown;
-  /// Files of another trace than those given.
+  /// Files that were made from other traces.
   std::vector<std::string> other_trace;
-  /// A table of calls that the stores do not have.
+  /// A table with calls that the stores do not have.
   struct LeftOut {
     std::string name;
     std::string reason;
@@ -48,14 +48,14 @@ struct EnginesResult {
   [[nodiscard]] std::int64_t different() const;
 };
 
-/// Runs the requests of each known file on kvtier's own systems and compares every row. All files
-/// are read before the first run. Throws ConfigError: an unreadable or malformed file, no file of
-/// these traces.
+/// Runs the requests of each known table on kvtier's own systems and compares every row. All tables
+/// of requests are read before the first run. Throws ConfigError for a malformed file, and if no
+/// table was made from these traces.
 [[nodiscard]] EnginesResult compare_engines(const EnginesInput& input,
                                             const ConfigDirectory& presets,
                                             const EnginesOptions& options = {});
 
-/// `kvtier.engines_cache/1` and the table of the same.
+/// The result as JSON (`kvtier.engines_cache/1`) and as a table.
 [[nodiscard]] Json to_json(const EnginesResult& result);
 [[nodiscard]] std::string to_table(const EnginesResult& result);
 

@@ -14,10 +14,10 @@
 namespace kvtier {
 namespace {
 
-/// A block's number in the stream that owns its last token: one for each key.
+/// A block: the stream that owns its last token, and the block's number.
 using Key = std::pair<StreamId, std::int64_t>;
 
-/// The calls of kind gpu on a store.
+/// Makes the calls of the kind "gpu" on a store.
 class GpuCalls final : public TableCalls {
  public:
   GpuCalls(const Json& system, StoreRules rules, const StoreKind& kind) : tokens_(streams_) {
@@ -75,7 +75,7 @@ class GpuCalls final : public TableCalls {
     }
   };
 
-  /// The same key by the name that results have.
+  /// A key's name in results, from any name of it.
   [[nodiscard]] std::string key_name(const std::string& name) const {
     const std::size_t slash = name.rfind('/');
     const auto request = requests_.find(name.substr(0, slash));
@@ -161,11 +161,11 @@ class GpuCalls final : public TableCalls {
         return {{"fits", false}};
       }
     } else if (!std::exchange(request.looked_up, false)) {
-      // It begins with a prompt of no tokens, which finds nothing, and grows.
+      // The request starts with an empty prompt, which has no hit, and grows.
       if (whole) {
         throw Unsupported{"a request without a look-up whose whole prompt must fit"};
       }
-      // Upstream allocates a token more than a prompt has, which fills no block.
+      // vLLM's test allocates one token more than the prompt has, which fills no block.
       const bool fills_no_block =
           request.skips_lookup && tokens / block_ == std::ssize(request.tokens) / block_;
       end = fills_no_block ? tokens : end_at(0);
@@ -194,7 +194,7 @@ class GpuCalls final : public TableCalls {
       }
     }
     request.computed = end;
-    // Victims are counted; which they are follows from the order.
+    // The store only counts victims. The eviction order gives their keys.
     const auto left = static_cast<std::size_t>(store_->counters(0).evicted - evicted);
     Json names = Json::array();
     for (std::size_t i = 0; i < left; ++i) {
@@ -216,7 +216,7 @@ class GpuCalls final : public TableCalls {
     return {{"done", !held}};
   }
 
-  /// Keys of blocks that may be taken, the next one first.
+  /// Keys of evictable blocks, in eviction order.
   [[nodiscard]] std::vector<Key> free_keys() const {
     const FreeBlocks free = store_->free_blocks();
     std::vector<Key> keys = all_keys();
@@ -246,7 +246,7 @@ class GpuCalls final : public TableCalls {
   [[nodiscard]] Key key(const Request& request, std::int64_t place) const {
     return {streams_.stream_at(request.stream, Tokens((place + 1) * block_ - 1)), place};
   }
-  /// NAME/PLACE of the first request that has the key.
+  /// NAME/PLACE, where NAME is the first request with the key.
   [[nodiscard]] std::string name_of(const Key& wanted) const {
     for (const std::string& name : order_) {
       const Request& request = requests_.at(name);

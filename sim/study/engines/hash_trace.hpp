@@ -19,7 +19,7 @@ struct HashRequest {
   std::int64_t blocks = 0;
 
   [[nodiscard]] Context context() const { return {stream, prompt}; }
-  /// With a last block that is full.
+  /// The context with its last block counted as full.
   [[nodiscard]] Context whole_blocks() const { return {stream, kTraceBlock * blocks}; }
 };
 

@@ -14,7 +14,7 @@
 
 namespace kvtier {
 
-/// Gives requests with equal first tokens one stream up to there.
+/// Makes streams for named tokens. Requests share a stream up to their first different token.
 class NamedTokens {
  public:
   explicit NamedTokens(Streams& streams) : streams_(streams) {}
@@ -60,7 +60,7 @@ class NamedTokens {
     return stream;
   }
 
-  /// All streams, the last opened first.
+  /// All streams, the newest first.
   [[nodiscard]] std::vector<StreamId> streams() const {
     std::vector<StreamId> all;
     for (auto known = known_.rbegin(); known != known_.rend(); ++known) {

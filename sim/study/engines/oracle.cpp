@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-/// Scheduler tables are of this block.
+/// Block size of the scheduler's tables.
 constexpr Tokens kSchedulerBlock{512};
 
 const std::string kTrace = "[a-z0-9]+";

@@ -10,14 +10,14 @@
 
 namespace kvtier {
 
-/// Hits of an engine's code on a trace: a row of numbers for each request, in the trace's order.
-/// The columns are `req` (from 0), `prompt_tokens`, and those of the kind (OracleKind).
+/// Hits of an engine's own code on a trace, with a row for each request in the trace's order. The
+/// columns are `req` (from 0), `prompt_tokens`, and those of the kind (OracleKind).
 struct OracleTable {
   std::vector<std::string> columns;
   std::vector<std::vector<std::int64_t>> rows;
 };
-/// Reads a CSV file, plain, gzip or zstd. Throws ConfigError for a malformed file, one without
-/// rows, and one without the first two columns.
+/// Reads a CSV file, plain, gzip or zstd. Throws ConfigError for a malformed file, and for a file
+/// without rows or without the first two columns.
 [[nodiscard]] OracleTable read_oracle(const std::filesystem::path& path);
 
 enum class OracleEngine : std::uint8_t {
@@ -28,7 +28,7 @@ enum class OracleEngine : std::uint8_t {
   lmcache,         // a cache of chunks
 };
 
-/// How a table was made, as its name says:
+/// The parameters of a table, as its name encodes them:
 ///
 ///     vllm_mgr_{prompt|output|output_pertoken|fifoHELD}_TRACE_bBLOCK
 ///     vllm_sched_TRACE_gTOKENS_cTOKENS_{none|lru|arc}_seqsHELD_{prompt|output}
@@ -37,29 +37,28 @@ enum class OracleEngine : std::uint8_t {
 ///     sgl_hiradix_{write_through|write_through_selective}_{lru|lfu}_TRACE_pBLOCK_gTOKENS_cTOKENS
 ///     lmcache_{lru|lfu}_TRACE_cBLOCK
 ///
-/// A table with gTOKENS has the columns `hit_gpu` and `hit_cpu`, and of SGLang `host_match`: what
-/// of the prompt was in host memory behind the GPU's, whether it was loaded or not. The others
-/// have, for each capacity C in tokens (256Ki, 5Mi, inf), `hit_C` and as a rule `evict_cum_C`
-/// (blocks) or `evict_tok_cum_C` (tokens), which have left until the request's prompt has its
-/// memory.
+/// A table with gTOKENS has the columns `hit_gpu` and `hit_cpu`. SGLang's have `host_match`, too:
+/// the prompt's tokens in host memory after those on the GPU, loaded or not. Other tables have
+/// `hit_C` for each capacity C in tokens (256Ki, 5Mi, inf). Most of them have `evict_cum_C`
+/// (blocks) or `evict_tok_cum_C` (tokens): the evictions until the request's prompt has its memory.
 struct OracleKind {
   OracleEngine engine = OracleEngine::vllm_manager;
-  /// Eviction of the only or the slower tier.
+  /// Eviction policy of the only tier or of the slower tier.
   std::string eviction = "lru";
   Tokens block;
-  /// Tokens of a prompt that SGLang computes at once; 0: all.
+  /// Tokens of a chunk of SGLang's chunked prefill; 0: no chunks.
   Tokens chunk{0};
-  /// Whether responses take room.
+  /// Whether responses take blocks.
   bool with_output = false;
   /// Requests that hold blocks at the same time.
   std::int64_t held = 1;
-  /// Uses from which SGLang writes to host memory.
+  /// Number of uses at which SGLang writes to host memory.
   std::int64_t writes_from = 1;
   /// With gTOKENS: tokens on the GPU and in the tier behind it, which may be 0.
   std::int64_t gpu = 0;
   std::int64_t cpu = 0;
 };
-/// nullopt for a name that is none of these.
+/// nullopt for another name.
 [[nodiscard]] std::optional<OracleKind> oracle_kind(const std::string& name);
 
 /// Tokens of "256Ki", "5Mi" or "inf"; nullopt for other texts.

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// engine_kwargs of meta.json that a config can express.
+/// The engine_kwargs of meta.json that become keys of a config.
 struct EngineArguments {
   std::int64_t tensor = 1;
   std::int64_t data = 1;
@@ -36,7 +36,7 @@ struct Meta {
   EngineArguments engine;
 };
 
-/// One value of a file that has others, too.
+/// Reads one value of an object that may have other keys.
 template <class T>
 void take(const Json& object, const std::string& pointer, const char* key, T& to,
           Problems& problems, const Limits& limits = {}) {
@@ -84,7 +84,7 @@ fs::path run_file(const fs::path& folder, std::initializer_list<const char*> nam
                                 folder.string(), *names.begin()));
 }
 
-/// By arrival, as the simulator numbers sessions.
+/// Reads the requests' times, sorted by arrival, as the simulator numbers sessions.
 std::vector<ServedRun::Times> read_requests(const fs::path& path) {
   struct Row {
     double queued = 0;
@@ -144,7 +144,7 @@ class TimesRecorder final : public RunObserver {
   std::vector<ServedRun::Times> times;
 };
 
-/// Errors in percent, of requests that have the time.
+/// Errors in percent of the requests that have this time.
 std::vector<double> errors_of(const ServedRun& run, double ServedRun::Times::*time) {
   std::vector<double> errors;
   for (std::size_t i = 0; i < run.measured.size(); ++i) {

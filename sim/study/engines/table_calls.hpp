@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-/// A table that the stores have no call for.
+/// Thrown for a call that the stores do not have.
 struct Unsupported {
   std::string reason;
 };
@@ -20,21 +20,21 @@ class TableCalls {
   /// Results of the call, and the state after it. Throws Unsupported, ConfigError or
   /// Json::exception.
   [[nodiscard]] virtual Json make(const Json& call) = 0;
-  /// An expected value, with keys by the names that results have.
+  /// An expected value in the form of results: with their key names and order.
   [[nodiscard]] virtual Json expected(const std::string& /*name*/, const Json& value) const {
     return value;
   }
 };
 
-/// The block pool.
+/// Calls of the block pool.
 [[nodiscard]] std::unique_ptr<TableCalls> make_gpu_calls(const Json& system,
                                                          const StoreRules& rules,
                                                          const StoreKind& kind);
-/// The CPU tier, and the tiers behind it.
+/// Calls of the CPU tier and the slower tiers.
 [[nodiscard]] std::unique_ptr<TableCalls> make_cpu_calls(const Json& system,
                                                          const StoreRules& rules,
                                                          const StoreKind& kind);
-/// A radix tree (SGLang's), alone or with host memory and storage behind it.
+/// Calls of SGLang's radix tree, alone or with host memory and storage as slower tiers.
 [[nodiscard]] std::unique_ptr<TableCalls> make_tree_calls(const Json& system,
                                                           const StoreKind& kind);
 

@@ -8,7 +8,7 @@
 
 namespace kvtier {
 
-/// A bound of an error, and the error.
+/// An error and the largest error that is allowed.
 struct Wanted {
   std::string what;
   double limit_percent = 0;
@@ -18,10 +18,10 @@ struct Wanted {
 };
 [[nodiscard]] bool all_met(const std::vector<Wanted>& wanted);
 [[nodiscard]] Json to_json(const std::vector<Wanted>& wanted);
-/// A line each.
+/// A line for each error.
 [[nodiscard]] std::string to_text(const std::vector<Wanted>& wanted);
 
-/// The last part of a model's name on Hugging Face to the preset; empty: none.
+/// The preset of a model, by the last part of its name on Hugging Face; empty if there is none.
 [[nodiscard]] std::string_view model_preset(std::string_view published);
 
 }  // namespace kvtier

@@ -26,7 +26,7 @@ BytesPerSecond bandwidth_from(const RunConfig& config, Medium medium) {
   return load_rates(config).to_hbm[static_cast<std::size_t>(medium)];
 }
 
-/// Prefill with what is not part of a layer (head, fixed overhead), and its layers as a pipeline.
+/// A prefill: its layers as a pipeline, and the time outside the layers (head, fixed overhead).
 struct Prefill {
   LayerPipeline pipeline;
   SimDuration outside_layers;
@@ -103,7 +103,7 @@ BatchSaveTimes batch_save_times(const RunConfig& config, std::int64_t batch, Tok
   BatchSaveTimes times;
   times.prefill_seconds =
       prefill_time(config, {.batch = batch, .history = Tokens(0), .added = prompt}).total.seconds();
-  // Each iteration reads the KV of all tokens so far, of which the last has none yet.
+  // Each iteration reads the KV of all tokens so far, except the last one.
   double unsaved = bytes_per_token * static_cast<double>(batch * prompt.value);
   for (std::int64_t i = 0; i < iterations; ++i) {
     const Tokens context = (prompt + Tokens(1 + i)) * batch;

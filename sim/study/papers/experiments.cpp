@@ -22,19 +22,19 @@ using Context = ExperimentContext;
 
 constexpr double kMostTokens = 1e7;
 
-/// Parameters with requests say how long one becomes, which the model must be able to hold.
+/// Parameters with a request length, which must fit into the model's context window.
 template <class Parameters>
 concept WithRequests = requires(const Parameters& parameters) {
   { parameters.request_tokens() } -> std::same_as<Tokens>;
 };
 
-/// Parameters with a stored history say where it is, which the hardware must have.
+/// Parameters with a medium for the stored history, which the hardware must have.
 template <class Parameters>
 concept WithSource = requires(const Parameters& parameters) {
   { parameters.source() } -> std::same_as<Medium>;
 };
 
-/// Parameters that can be wrong in ways that no single value shows report them.
+/// Parameters with a check of their own.
 template <class Parameters>
 concept WithCheck = requires(const Parameters& parameters, const std::string& pointer,
                              Problems& problems) {
@@ -55,7 +55,7 @@ bool is_installed(const HardwareConfig& hardware, Medium medium) {
   return false;
 }
 
-/// An experiment whose parameters are read, strictly, into a `Parameters`.
+/// An experiment that reads its parameters strictly into `Parameters`.
 template <class Parameters>
 Experiment experiment(const char* name, const char* summary,
                       Json (*function)(const RunConfig&, const Parameters&, const Context&)) {
@@ -92,7 +92,7 @@ Experiment experiment(const char* name, const char* summary,
           }};
 }
 
-// ---- How fast prefill fills the memories ----
+// ---- Time for prefill to fill the memories ----
 
 struct FillParameters {
   Tokens prompt;
@@ -101,7 +101,7 @@ struct FillParameters {
 };
 template <class V>
 void describe(V& v, FillParameters& p) {
-  v.field("prompt", p.prompt, "Length of the prompts that are prefilled one by one.",
+  v.field("prompt", p.prompt, "Tokens of each prompt; prompts are prefilled one by one.",
           required(between(1, kMostTokens)));
 }
 
@@ -139,7 +139,7 @@ void describe(V& v, PhaseParameters& p) {
           between(1, 4096));
   v.field("prompt", p.prompt, "Tokens of each prompt that are computed.",
           required(between(1, kMostTokens)));
-  v.field("past", p.past, "Tokens before them whose KV is there already.", between(0, kMostTokens));
+  v.field("past", p.past, "Tokens before the prompt, whose KV is in HBM.", between(0, kMostTokens));
   v.field("response", p.response, "Tokens that each request generates.", between(1, kMostTokens));
 }
 
@@ -207,7 +207,7 @@ void describe(V& v, ReuseParameters& p) {
   v.field("history", p.history, "Tokens whose KV is stored.", required(between(1, kMostTokens)));
   v.field("added", p.added, "Tokens that are computed in any case.", between(1, kMostTokens));
   v.field("response", p.response, "Tokens that are generated.", between(1, kMostTokens));
-  v.field("from", p.from, "Where the KV is stored: dram, cxl or ssd, as the hardware has it.");
+  v.field("from", p.from, "Medium of the stored KV: dram, cxl or ssd.");
 }
 
 Json reuse_or_recompute(const RunConfig& config, const ReuseParameters& p, const Context&) {
@@ -224,7 +224,7 @@ Json reuse_or_recompute(const RunConfig& config, const ReuseParameters& p, const
               {"bandwidth_bytes_per_second", times.bandwidth.value}};
 }
 
-// ---- How many requests HBM holds ----
+// ---- Number of requests that HBM holds ----
 
 struct HbmParameters {
   Tokens request;
@@ -270,7 +270,7 @@ Json batch_save(const RunConfig& config, const SaveParameters& p, const Context&
       {"blocking_seconds", times.blocking_seconds}, {"async_seconds", times.async_seconds}};
 }
 
-// ---- How much of the prompts was there before, turn by turn ----
+// ---- Share of the prompts that is history, turn by turn ----
 
 struct NoParameters {};
 template <class V>
@@ -321,13 +321,16 @@ struct StorageParameters {
 };
 template <class V>
 void describe(V& v, StorageParameters& p) {
-  v.field("ttl", p.ttl, "Time to live of an entry, and the time in which sessions are counted.",
+  v.field("ttl", p.ttl,
+          "Time to live of an entry, and length of the spans in which sessions are counted.",
           required(positive()));
-  v.field("ratios", p.ratios, "Storage as shares of a context window for each distinct session.",
+  v.field("ratios", p.ratios,
+          "Storage sizes, as shares of a context window for each distinct session.",
           required({.minimum = 0, .maximum = 1000, .minimum_excluded = true}));
 }
 
-/// Counts the sessions that have a turn in each whole span of one length while sessions arrive.
+/// Counts the distinct sessions with a turn in each span. Counts only whole spans in which sessions
+/// arrive.
 class DistinctSessions final : public RunObserver {
  public:
   explicit DistinctSessions(SimDuration span) : span_(span) {}
@@ -373,8 +376,8 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
   for (const double ratio : p.ratios) {
     RunConfig limited = config;
     const Bytes bytes(static_cast<std::int64_t>(ratio * sessions * window));
-    // The faster tiers are part of the storage; the rest is on SSD, which has room for an entry at
-    // least.
+    // The faster tiers are part of the storage. The SSD has the rest, and room for at least one
+    // entry.
     Bytes storage;
     TiersConfig& tiers = limited.system.tiers;
     if (tiers.hbm) {
@@ -400,8 +403,8 @@ Json storage_per_session(const RunConfig& config, const StorageParameters& p,
 
 // ---- Latency against load ----
 
-/// A curve that does not reach a bound between its rates goes on beyond them, by so much and for so
-/// many runs at most.
+/// A curve that does not cross a bound within its rates gets up to kMostBeyond more rates, each
+/// higher or lower than the last one by the factor kBeyond.
 constexpr double kBeyond = 1.15;
 constexpr int kMostBeyond = 12;
 
@@ -418,17 +421,15 @@ struct LoadParameters {
 template <class V>
 void describe(V& v, LoadParameters& p) {
   v.field("request_rates", p.request_rates,
-          "Rates at which requests arrive; for each bound that they do not reach, at most 12 more.",
+          "Request rates; up to 12 more are added for each bound that the curve does not cross.",
           required(positive()));
-  v.field(
-      "latencies", p.latencies,
-      "Bounds of the 90th percentile of normalized latency, a token, that the curve is read at.",
-      positive());
+  v.field("latencies", p.latencies,
+          "Bounds of the 90th percentile of latency per token, at which the curve is read.",
+          positive());
 }
 
-/// The rate at which the curve, latency by rate, first crosses `bound`: between two points a
-/// straight line over the logarithm of the latency; null if it does not, or is above it from the
-/// beginning.
+/// The rate at which the curve (latency by rate) first rises above `bound`. Interpolates linearly
+/// over the logarithm of the latency. Null if there is no such rate.
 Json rate_at(const std::map<double, double>& curve, double bound) {
   for (auto next = std::next(curve.begin()); next != curve.end(); ++next) {
     const auto& [rate, latency] = *std::prev(next);
@@ -478,13 +479,13 @@ const std::vector<Experiment>& experiments() {
       experiment("batch_prefill", "ways to prefill a batch whose history is in host memory",
                  batch_prefill),
       experiment("batch_save", "prefill and decode of a batch whose KV is saved", batch_save),
-      experiment("hbm_requests", "how many requests of one length HBM holds the KV of",
+      experiment("hbm_requests", "number of requests of one length that fit into HBM",
                  hbm_requests),
       experiment("kv_fill_times", "how fast prefill fills HBM and DRAM with KV", kv_fill_times),
       experiment("latency_over_load", "normalized latency at several request rates",
                  latency_over_load),
       experiment("phase_times", "prefill and decode of one batch", phase_times),
-      experiment("repeated_prompts", "share of the prompts that was there before, by turn",
+      experiment("repeated_prompts", "share of the prompts that is history, by turn",
                  repeated_prompts),
       experiment("reuse_or_recompute", "loading the KV of a long prompt against computing it",
                  reuse_or_recompute),

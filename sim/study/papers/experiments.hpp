@@ -7,33 +7,32 @@
 
 namespace kvtier {
 
-/// Inputs of an experiment beside its config and parameters.
+/// An experiment's inputs apart from its config and parameters.
 struct ExperimentContext {
   const PolicyRegistry* registry = nullptr;
-  /// For the simulations that it does.
+  /// Options of the experiment's simulations.
   RunOptions run;
 };
 
-/// A computation that is no single simulation, such as a few calls of the timing model. Its result
-/// is a JSON object, whose numbers the values of a figure name by pointers. The same config and
+/// A computation that is not a single simulation, such as a few calls of the timing model. Its
+/// result is a JSON object, whose numbers a figure names by JSON pointers. The same config and
 /// parameters give the same bytes.
 struct Experiment {
   using Function = std::function<Json(const RunConfig&, const ExperimentContext&)>;
 
   const char* name;
   const char* summary;
-  /// The experiment with these parameters, which stand at `pointer`; what is wrong with them, by
-  /// themselves or for the config, goes to `problems`.
+  /// Returns the experiment with the parameters at `pointer`. Adds invalid parameters, and
+  /// parameters that do not fit the config, to `problems`.
   std::function<Function(const Json& parameters, const RunConfig& config,
                          const std::string& pointer, Problems& problems)>
       prepare;
 };
 
-/// All experiments, in the order of their names. An explicit table: a new one is a function and a
-/// line in experiments.cpp.
+/// All experiments, sorted by name. A new one needs a function and a line in experiments.cpp.
 [[nodiscard]] const std::vector<Experiment>& experiments();
 
-/// The experiment of this name, or null.
+/// The experiment with this name, or null.
 [[nodiscard]] const Experiment* find_experiment(const std::string& name);
 
 }  // namespace kvtier

@@ -30,8 +30,8 @@ constexpr std::array kOperations{
     Operation{"product", Expression::Kind::product}, Operation{"ratio", Expression::Kind::ratio},
     Operation{"largest", Expression::Kind::largest}};
 
-/// Replaces every `{name}` in keys and texts below `json`; a text that is nothing else becomes the
-/// value itself. Says whether there was one.
+/// Replaces every `{name}` in keys and texts of `json`. A text that is only the mark becomes the
+/// value itself. Returns whether there was a mark.
 bool substitute(Json& json, const std::string& name, const Json& value) {
   const std::string mark = "{" + name + "}";
   const auto in_text = [&](std::string& text) {
@@ -68,8 +68,8 @@ bool substitute(Json& json, const std::string& name, const Json& value) {
   return found;
 }
 
-/// [name, json], or the copies of it that `"each": [{KEY: VALUE, ..}, ..]` in `json` asks for: in
-/// each, `{KEY}` stands for the value.
+/// Returns [name, json]. If `json` has `"each": [{KEY: VALUE, ..}, ..]`, returns a copy for each
+/// item of the list, with the values in place of `{KEY}`.
 std::vector<Json> expand_each(const std::string& name, const Json& json, const std::string& pointer,
                               Problems& problems) {
   if (!json.is_object() || !json.contains(kEachKey)) {
@@ -94,7 +94,7 @@ std::vector<Json> expand_each(const std::string& name, const Json& json, const s
     for (const auto& [key, value] : list[i].items()) {
       if (!substitute(copy, key, value)) {
         problems.add(item + "/" + escape_pointer(key),
-                     fmt::format("nothing beside \"{}\" says {{{}}}", kEachKey, key));
+                     fmt::format("no text beside \"{}\" has {{{}}}", kEachKey, key));
       }
     }
     copies.push_back(std::move(copy));
@@ -102,7 +102,7 @@ std::vector<Json> expand_each(const std::string& name, const Json& json, const s
   return copies;
 }
 
-/// Reads a file into `target`; its problems go to `lines`.
+/// Reads a file into `target` and adds its problems to `lines`.
 template <class T>
 void read_file(T& target, const fs::path& path, std::vector<std::string>& lines,
                const std::function<void(const T&, Problems&)>& check) {
@@ -146,7 +146,7 @@ class FigureCheck {
     expression(value.expression, value.paper.has_value(), false);
     if (value.band) {
       if (!value.paper) {
-        problems_.add(at + "/band", "there is no \"paper\" to be near to");
+        problems_.add(at + "/band", "there is no \"paper\" to compare with");
       }
       if (value.band->absolute.has_value() == value.band->relative.has_value()) {
         problems_.add(at + "/band", "expected one of \"absolute\" and \"relative\"");
@@ -160,7 +160,7 @@ class FigureCheck {
     }
   }
 
-  /// After all values.
+  /// Checks that every run is used. Call it after `value` for all values.
   void runs() {
     for (const auto& [name, run] : figure_.runs.by_name) {
       if (!used_.contains(name) && !shadows_.contains(name)) {
@@ -202,7 +202,7 @@ class FigureCheck {
       }
     }
     for (const std::string& name : unused) {
-      problems_.add(at + "/numbers/" + escape_pointer(name), "the text does not say it");
+      problems_.add(at + "/numbers/" + escape_pointer(name), "the text does not use this number");
     }
   }
 
@@ -240,7 +240,7 @@ class FigureCheck {
   std::set<std::string> shadows_;
 };
 
-/// Figures in the order of a paper: by their number, then by the rest of their name.
+/// Orders figures by their number, then by the rest of their name.
 bool before(const std::string& a, const std::string& b) {
   const auto key = [](const std::string& name) {
     std::size_t digits = 0;
@@ -364,9 +364,9 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
   }
   for (const auto& [key, member] : json.items()) {
     const std::string at = pointer + "/" + escape_pointer(key);
-    // The name takes part in the copying, beside the keys of the run.
+    // `each` also substitutes marks in the run's name.
     for (const Json& copy : expand_each(key, member, at, problems)) {
-      // A name that is nothing but a number's mark has become that number.
+      // Substitution turns a name that is only a mark into its value, which may be a number.
       const std::string name =
           copy[0].is_string() ? copy[0].get<std::string>() : json_text(copy[0]);
       PaperRun run;

@@ -14,14 +14,13 @@
 #include "sim/study/config/presets.hpp"
 #include "sim/study/config/value_unit.hpp"
 
-/// The figures of a paper and their computation from runs, as data: a folder of `configs/papers`
-/// with the set-ups, `reproduction.json` (the paper and its runs) and a file in `figures/` for each
-/// figure or section. docs/papers.md describes the files.
+/// Papers as data. A folder of `configs/papers` has the configs, `reproduction.json` (the paper and
+/// its runs), and a file in `figures/` for each figure or section. docs/papers.md describes them.
 namespace kvtier {
 
-/// A number made of runs' metrics: a number, `"RUN /json/pointer"` (a number in that run's result),
-/// `"paper"` or `"ours"` (of the value that is explained), or one operation on a list of these,
-/// such as `{"ratio": [A, B]}`; more than two operands are taken from the left.
+/// A number that is computed from runs: a number, `"RUN /json/pointer"` (a number in that run's
+/// result), `"paper"` or `"ours"` (the explained value), or an operation on a list of these, which
+/// applies from left to right: `{"ratio": [A, B]}`.
 struct Expression {
   enum class Kind { number, metric, paper, ours, sum, difference, product, ratio, largest };
   Kind kind = Kind::number;
@@ -37,7 +36,7 @@ void read_config(Expression& expression, const Json& json, const std::string& po
 [[nodiscard]] Json write_config(const Expression& expression);
 [[nodiscard]] Json config_schema(const Expression& expression);
 
-/// A simulation, or with `experiment` one of the built-in experiments on the same config.
+/// A simulation of a config, or a built-in experiment on it.
 struct PaperRun {
   std::string config;
   Overrides set;
@@ -49,14 +48,14 @@ struct PaperRun {
 };
 template <class V>
 void describe(V& v, PaperRun& c) {
-  v.field("config", c.config, "Config of the run; a file of the paper's folder.", required());
+  v.field("config", c.config, "Config of the run: a file in the paper's folder.", required());
   v.field("set", c.set, "Keys of the config and their values, like --set.");
   v.field("experiment", c.experiment,
-          "Named experiment to do with the config; \"none\": a simulation.");
+          "Name of an experiment on the config; \"none\": a simulation.");
   v.field("parameters", c.parameters, "The experiment's parameters.");
 }
 
-/// Runs by name; with `each`, a member stands for several.
+/// Runs by name. A member with `each` becomes several runs.
 struct PaperRuns {
   std::map<std::string, PaperRun> by_name;
 };
@@ -64,7 +63,7 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer, 
 [[nodiscard]] Json write_config(const PaperRuns& runs);
 [[nodiscard]] Json config_schema(const PaperRuns& runs);
 
-/// Which side of the paper's value may not be left by more than the band.
+/// The sides of the paper's value that the band limits.
 enum class BandSide { both, at_most, at_least };
 constexpr auto enum_names(BandSide) {
   return std::array{std::pair<std::string_view, BandSide>{"both", BandSide::both},
@@ -83,12 +82,12 @@ void describe(V& v, Band& c) {
           non_negative());
   v.field("relative", c.relative, "Largest distance as a share of the paper's value.",
           non_negative());
-  v.field("side", c.side, "both, or the one side that is bounded.");
+  v.field("side", c.side, "The limited side: both, at_most or at_least.");
 }
 
-/// Finds what one or more keys, all at the same value, would have to be for the explained value to
-/// equal the paper's, by bisection on the first seed. The value must move one way between the ends.
-/// If a key takes whole numbers only, the result is the whole number that comes nearest.
+/// A search for the key value at which the explained value equals the paper's. All keys have the
+/// same value. Bisects on the first seed, so the explained value must be monotonic between the
+/// ends. For keys of whole numbers the result is the nearest whole number.
 struct KeySearch {
   std::vector<std::string> keys;
   std::string quantity;
@@ -99,14 +98,13 @@ template <class V>
 void describe(V& v, KeySearch& c) {
   v.field("keys", c.keys, "JSON pointers of the keys, in every run that the value needs.",
           required());
-  v.field("quantity", c.quantity, "The unit that their value is written with: \"GB/s\".",
-          required());
+  v.field("quantity", c.quantity, "Unit of the keys' value, such as \"GB/s\".", required());
   v.field("from", c.from, "One end of the search.", required(positive()));
   v.field("to", c.to, "The other end.", required(positive()));
 }
 
-/// A number in an explanation: computed from the runs as they are, or with the keys at the value
-/// that a search found; a search alone gives that value.
+/// A number in an explanation. It is computed from the runs, with the keys at the result of a
+/// search if there is one. A search without `value` gives its result.
 struct ExplainedNumber {
   std::optional<Expression> expression;
   ValueUnit unit = ValueUnit::count;
@@ -115,8 +113,8 @@ struct ExplainedNumber {
 template <class V>
 void describe(V& v, ExplainedNumber& c) {
   v.field("value", c.expression, "The number.");
-  v.field("unit", c.unit, "How it is shown.");
-  v.field("search", c.search, "What to find first.");
+  v.field("unit", c.unit, "Unit in which the number is shown.");
+  v.field("search", c.search, "Search for a key value that comes first.");
 }
 
 struct Explanation {
@@ -125,7 +123,8 @@ struct Explanation {
 };
 template <class V>
 void describe(V& v, Explanation& c) {
-  v.field("text", c.text, "A sentence; {NAME} stands for a number, {paper} and {ours} for both.",
+  v.field("text", c.text,
+          "A sentence; {NAME} stands for a number, {paper} and {ours} for the compared values.",
           required());
   v.field("numbers", c.numbers, "The numbers that the text names.");
 }
@@ -140,16 +139,17 @@ struct FigureValue {
 };
 template <class V>
 void describe(V& v, FigureValue& c) {
-  v.field("name", c.name, "What the row shows.", required());
-  v.field("value", c.expression, "How it follows from the runs.", required());
-  v.field("unit", c.unit, "How value, paper and band are given.", required());
+  v.field("name", c.name, "Name of the row.", required());
+  v.field("value", c.expression, "Computation from the runs.", required());
+  v.field("unit", c.unit, "Unit of value, paper and band.", required());
   v.field("paper", c.paper,
-          "What the paper says, with a band or an explanation; \"none\": it gives no number.");
-  v.field("band", c.band, "How far the value may be from the paper's; \"none\": it is only shown.");
+          "The paper's number, which needs a band or an explanation; \"none\": no number.");
+  v.field("band", c.band,
+          "Largest distance to the paper's number; \"none\": the value is only shown.");
   v.field("explain", c.explain, "Why the value differs, with numbers from the runs.");
 }
 
-/// Rows of a figure; with `each`, an item stands for several.
+/// Rows of a figure. An item with `each` becomes several rows.
 struct FigureValues {
   std::vector<FigureValue> list;
 };
@@ -164,19 +164,19 @@ struct Figure {
   PaperRuns runs;
   FigureValues values;
 
-  /// Its file's name without suffix: what --figure takes.
+  /// The file's name without suffix, which --figure takes.
   std::string name;
   std::filesystem::path file;
 };
 template <class V>
 void describe(V& v, Figure& c) {
-  v.field("title", c.title, "What it shows.", required());
-  v.field("source", c.source, "Where in the paper it stands.", required());
+  v.field("title", c.title, "Title of the figure.", required());
+  v.field("source", c.source, "Place in the paper.", required());
   v.field("runs", c.runs, "Runs that only this figure needs.");
   v.field("values", c.values, "The rows.", required());
 }
 
-/// A change of every run, to see which values depend on it.
+/// A change of all runs that shows which values depend on it.
 struct Variation {
   std::string name;
   Overrides set;
@@ -184,11 +184,11 @@ struct Variation {
 };
 template <class V>
 void describe(V& v, Variation& c) {
-  v.field("name", c.name, "What is different.", required());
+  v.field("name", c.name, "Description of the change.", required());
   v.field("set", c.set, "Keys of the config and their values, like --set.", required());
   v.field("needs", c.needs,
-          "A file, seen from the paper's folder, without which the variation is left out; "
-          "\"none\": always there.");
+          "A file, relative to the paper's folder, without which the variation is left out; "
+          "\"none\": no file.");
 }
 
 struct Sensitivity {
@@ -197,7 +197,7 @@ struct Sensitivity {
 };
 template <class V>
 void describe(V& v, Sensitivity& c) {
-  v.field("figures", c.figures, "Figures whose values are looked at.", required());
+  v.field("figures", c.figures, "Figures whose values are compared.", required());
   v.field("variations", c.variations, "The changes.", required());
 }
 
@@ -209,32 +209,31 @@ struct Paper {
 
   std::string name;
   std::filesystem::path folder;
-  /// reproduction.json in it.
+  /// The path of reproduction.json.
   std::filesystem::path file;
   std::vector<Figure> figures;
-  /// Every figure that the folder has, whether it was read or not.
+  /// All figures of the folder, also those that were not read.
   std::vector<std::string> figure_names;
 };
 template <class V>
 void describe(V& v, Paper& c) {
-  v.field("title", c.title, "The paper.", required());
-  v.field("source", c.source, "Where it was published.", required());
+  v.field("title", c.title, "Title of the paper.", required());
+  v.field("source", c.source, "Publication.", required());
   v.field("runs", c.runs, "Runs that several figures need.");
   v.field("sensitivity", c.sensitivity, "Changes of the assumptions; \"none\": none.");
 }
 
-/// Papers that can be reproduced, sorted.
+/// Sorted names of the papers that can be reproduced.
 [[nodiscard]] std::vector<std::string> paper_names(const ConfigDirectory& presets);
 
-/// Reads a paper and its figures, those of `figures` only unless it is empty, in the order of their
-/// numbers. Throws ConfigError with every problem at once: an unknown paper or figure (with a
-/// suggestion), no figure at all, files with unknown keys or keys that have no effect, names of
-/// runs that there are none of.
+/// Reads a paper and its figures, sorted by number. `figures` selects some of them; empty: all.
+/// Throws ConfigError with all problems at once: an unknown paper or figure, a paper without
+/// figures, unknown keys, keys without effect, names of missing runs.
 [[nodiscard]] Paper load_paper(const ConfigDirectory& presets, const std::string& name,
                                const std::vector<std::string>& figures);
 
-/// Throws ConfigError with every figure of `sensitivity`, which the paper must have, that the
-/// folder has not. Only those who ask for the variations need them.
+/// Throws ConfigError with every figure that `paper.sensitivity` names and the folder lacks. The
+/// paper must have a `sensitivity`.
 void check_sensitivity(const Paper& paper);
 
 }  // namespace kvtier

@@ -20,20 +20,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run whose config is resolved; the same `key` is the same work.
+/// A run with a resolved config. Runs with the same `key` have the same results.
 struct PreparedRun {
   std::string key;
   ResolvedConfig resolved;
   Experiment::Function experiment;
 };
 
-/// A run and the file that it stands in.
+/// A run and the file that defines it.
 struct NamedRun {
   const PaperRun* run = nullptr;
   fs::path file;
 };
 
-/// Prepares and executes the runs of one paper; remembers every result.
+/// Prepares and executes the runs of one paper. Keeps every result.
 class Executor {
  public:
   Executor(const Paper& paper, const ConfigDirectory& presets, const PolicyRegistry& registry,
@@ -48,8 +48,8 @@ class Executor {
     return {&paper_.runs.by_name.at(name), paper_.file};
   }
 
-  /// Throws ConfigError with everything that is wrong about the run. `more` comes over the run's
-  /// own overrides and stands at `more_origin`.
+  /// Resolves a run. `more` overrides the run's own overrides, and messages name `more_origin` for
+  /// it. Throws ConfigError with all problems of the run.
   [[nodiscard]] PreparedRun prepare(const NamedRun& named, const Overrides& more,
                                     const std::string& more_origin) const {
     ConfigRequest request;
@@ -75,13 +75,13 @@ class Executor {
     return prepared;
   }
 
-  /// The runs that `announce` heard of, all seeds, are what progress counts.
+  /// Adds all seeds of a run to the number of runs that progress shows.
   void announce(const PreparedRun& run) {
     if (announced_.insert(run.key).second) {
       all_ += options_.replications;
     }
   }
-  /// A run that `announce` could not know of.
+  /// Adds a run of a search, which `announce` does not count.
   void announce_more() { ++all_; }
 
   const Json& result(const PreparedRun& run, std::int64_t replication) {
@@ -140,7 +140,7 @@ class Executor {
   std::int64_t all_ = 0;
 };
 
-/// Names of the runs of an expression.
+/// Adds the names of an expression's runs to `names`.
 void collect_runs(const Expression& expression, std::set<std::string>& names) {
   if (expression.kind == Expression::Kind::metric) {
     names.insert(expression.run);
@@ -169,11 +169,11 @@ std::set<std::string> runs_of(const Figure& figure, bool with_explanations) {
   return names;
 }
 
-/// A search's keys at one value.
+/// Overrides that set a search's keys to `at`.
 Overrides keys_at(const KeySearch& search, double at, bool whole) {
   Overrides change;
   for (const std::string& key : search.keys) {
-    // Six digits are whole nanoseconds and bytes in ms and MB.
+    // Six decimals resolve nanoseconds in ms and bytes in MB.
     change.list.push_back(
         {key, !search.quantity.empty()
                   ? Json(fmt::format("{:.{}f}{}", at, whole ? 0 : 6, search.quantity))
@@ -189,7 +189,7 @@ std::string search_pointer(const FigureValue& value, const std::string& name) {
                      escape_pointer(name));
 }
 
-/// The runs that a search varies, and how its keys are written.
+/// The runs that a search varies, and the form of its keys' values.
 class SearchWork {
  public:
   SearchWork(const Executor& executor, const Figure& figure, const FigureValue& value,
@@ -202,7 +202,7 @@ class SearchWork {
     if (number.expression) {
       collect_runs(*number.expression, runs_);
     }
-    // No end, and for all practical purposes no whole number.
+    // An irrational share gives a value between the ends that is no whole number.
     constexpr double kSomewhere = 0.3819660113;
     const double between = search_.from + (search_.to - search_.from) * kSomewhere;
     whole_ = !resolves(between, false) && resolves(std::round(between), true);
@@ -271,7 +271,7 @@ void check_searches(const Executor& executor, const Figure& figure,
   }
 }
 
-/// Prepares the runs of all figures; throws with the problems of all of them.
+/// Prepares the runs of all figures. Throws ConfigError with the problems of all figures.
 std::vector<PreparedRuns> prepare_figures(Executor& executor,
                                           const std::vector<const Figure*>& figures,
                                           const Overrides& more, const std::string& more_origin,
@@ -302,7 +302,7 @@ std::vector<PreparedRuns> prepare_figures(Executor& executor,
   return prepared;
 }
 
-/// The leaves of an expression.
+/// Values for the leaves of an expression.
 struct Leaves {
   std::function<double(const Expression&)> metric;
   double paper = 0;
@@ -355,7 +355,7 @@ double evaluate(const Expression& expression, const Leaves& leaves, const fs::pa
   KVTIER_ASSERT(false, "every kind of expression is evaluated");
 }
 
-/// How far a value may be from the paper's, in the value's unit.
+/// Largest allowed distance of a value to the paper's, in the value's unit.
 double allowed_distance(const FigureValue& asked) {
   return asked.band->absolute ? *asked.band->absolute
                               : *asked.band->relative * std::abs(*asked.paper);
@@ -372,7 +372,7 @@ Verdict judge(const FigureValue& asked, double shown) {
   return !std::isfinite(shown) || too_high || too_low ? Verdict::out : Verdict::in;
 }
 
-/// The values of one figure from runs that are prepared.
+/// Computes the values of one figure from prepared runs.
 class FigureWork {
  public:
   FigureWork(Executor& executor, const Figure& figure, const PreparedRuns& runs)
@@ -441,7 +441,7 @@ class FigureWork {
     found.explanation = text;
   }
 
-  /// Runs with a search's keys at `at`, on the first seed, each once.
+  /// Runs with a search's keys at `at`, on the first seed. Each run is executed once.
   class Varied {
    public:
     Varied(const FigureWork& work, const SearchWork& search, double at)
@@ -471,7 +471,7 @@ class FigureWork {
     std::map<std::string, Json> results_;
   };
 
-  /// The text for a number that a search finds; the number itself goes to `found.numbers`.
+  /// The text of a number that a search finds. Adds the number to `found.numbers`.
   std::string searched(ReproducedValue& found, const std::string& name,
                        const ExplainedNumber& number) {
     const KeySearch& search = *number.search;
@@ -539,7 +539,7 @@ Reproduction reproduce_figures(Executor& executor, const Paper& paper,
   return reproduction;
 }
 
-// ---- What users see ----
+// ---- Output ----
 
 const char* to_string(Verdict verdict) {
   switch (verdict) {
@@ -581,7 +581,7 @@ std::string value_text(const ReproducedValue& value, bool with_spread) {
   return text;
 }
 
-/// `text` in lines of at most `width` characters, each indented; a number stays with its unit.
+/// Wraps `text` into indented lines of at most `width` characters. A number stays with its unit.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at < text.size();) {
@@ -815,7 +815,7 @@ std::string to_table(const SensitivityResult& result) {
       for (const SensitivityResult::Column& column : result.columns) {
         if (column.left_out.empty()) {
           const ReproducedValue& varied = column.values[row];
-          // More than the seeds alone would make of it.
+          // The difference exceeds the spread of the seeds.
           const bool moved =
               std::abs(varied.mean - value.mean) > std::max(varied.spread, value.spread);
           const bool leaves = varied.verdict == Verdict::out && value.verdict == Verdict::in;

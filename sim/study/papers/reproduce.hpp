@@ -10,8 +10,9 @@
 
 namespace kvtier {
 
-/// `in` and `out` of its band (a value that is no finite number is out). Without a band: the
-/// paper's value is `explained`, or it gives `no_number`.
+/// The comparison of a value with the paper's. `in` and `out` refer to the band; a value that is
+/// not finite is out. Without a band, the paper's value is `explained`, or the paper gives
+/// `no_number`.
 enum class Verdict { in, out, explained, no_number };
 
 /// One row of a figure over all seeds, in the value's unit.
@@ -22,9 +23,9 @@ struct ReproducedValue {
   double spread = 0;
   std::vector<double> of_seeds;
   Verdict verdict = Verdict::no_number;
-  /// The explanation with its numbers in place, or empty.
+  /// The explanation with its numbers, or empty.
   std::string explanation;
-  /// Numbers of the explanation, in their units; those that a search did not find are missing.
+  /// Numbers of the explanation, in their units, without those that a search did not find.
   std::map<std::string, double> numbers;
 };
 
@@ -41,11 +42,11 @@ struct Reproduction {
   std::int64_t replications = 0;
   std::vector<FigureResult> figures;
 
-  /// How many values have this verdict.
+  /// The number of values with this verdict.
   [[nodiscard]] std::int64_t count(Verdict verdict) const;
 };
 
-/// Values of the figures with one thing changed in every run.
+/// Values of the figures, for the paper's assumptions and for each change of them.
 struct SensitivityResult {
   struct Column {
     std::string name;
@@ -61,27 +62,28 @@ struct SensitivityResult {
 struct ReproduceOptions {
   std::int64_t replications = 5;
   RunOptions run;
-  /// Called after each run with the runs done and those known of; searches add to both.
+  /// Called after each run with the runs done and the number of known runs. Searches add to both.
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 
-/// Executes what the figures need, each run once a seed whatever the number of figures that use it,
-/// and compares. Every config is resolved before the first run, with the keys of searches at both
-/// ends, too. Throws ConfigError (configs, metrics that a result does not have) and as simulate
-/// does.
+/// Executes the runs of all figures and compares their values with the paper's. Figures share runs,
+/// so each run is executed once per seed. All configs are resolved before the first run, also those
+/// at the ends of searches. Throws ConfigError for an invalid config or a missing metric, and as
+/// `simulate` does.
 [[nodiscard]] Reproduction reproduce(const Paper& paper, const ConfigDirectory& presets,
                                      const PolicyRegistry& registry,
                                      const ReproduceOptions& options);
 
-/// The paper's variations on the figures that it names for them. Throws ConfigError if it has none.
+/// Executes the paper's variations on the figures of its `sensitivity`. Throws ConfigError if the
+/// paper has none.
 [[nodiscard]] SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
                                      const PolicyRegistry& registry,
                                      const ReproduceOptions& options);
 
-/// `kvtier.reproduce/1` and the table of the same.
+/// The result as JSON (`kvtier.reproduce/1`) and as a table.
 [[nodiscard]] Json to_json(const Reproduction& reproduction);
 [[nodiscard]] std::string to_table(const Reproduction& reproduction);
-/// `kvtier.sensitivity/1` and a table with a column a variation.
+/// The result as JSON (`kvtier.sensitivity/1`) and as a table with a column for each variation.
 [[nodiscard]] Json to_json(const SensitivityResult& result);
 [[nodiscard]] std::string to_table(const SensitivityResult& result);
 

@@ -35,17 +35,17 @@ constexpr double kPercent = 100;
 constexpr double kMillis = 1000;
 constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
 constexpr const char* kHitRate = "/metrics/hit_rate/all_turns/total";
-/// Prompt tokens, where requests share blocks.
+/// The hit rate of prompt tokens, for systems of blocks.
 constexpr const char* kBlockHitRate = "/metrics/blocks/hit_rate/tokens/total";
-/// How far the hit rate of a run in time may be above that of the untimed curve: requests that wait
+/// Largest excess of a simulation's hit rate over that of the untimed curve. Waiting requests
 /// change the order of accesses.
 constexpr double kCurveError = 0.05;
-/// Less than this more of the turns is nothing.
+/// Gains of the hit rate below this share are ignored.
 constexpr double kNothing = 0.001;
 
-using Place = std::vector<std::size_t>;  // one index an axis
+using Place = std::vector<std::size_t>;  // one index for each axis
 
-/// All that a run's result follows from: without the hardware that the system does not use.
+/// A key for the result of a run: the config without hardware that the system does not use.
 std::string identity_of(const RunConfig& config) {
   Json json = write_value(config);
   for (const char* tier : {"dram", "cxl", "ssd"}) {
@@ -60,7 +60,7 @@ double dollars_per_hour(const RunConfig& config) {
   return cost_report(config, static_cast<double>(config.cluster.instances))["total"].get<double>();
 }
 
-/// Capacity of a system with one tier of whole sessions that only LRU evicts; nullopt for others.
+/// Capacity of a system with one tier of whole sessions and LRU; nullopt for other systems.
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
   if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
@@ -81,8 +81,8 @@ std::optional<Bytes> lru_capacity(const RunConfig& config) {
   return of(system.tiers.ssd, config.hardware.ssd);
 }
 
-/// Interval of the number at `pointer`. Student's interval may leave the possible range, so it is
-/// cut: at 0 if no replication is below 0 (times, rates, bytes, counts), and at 1 for a hit rate.
+/// The interval of the number at `pointer`. It is cut to the possible range: at 0 if no replication
+/// is below 0 (times, rates, bytes, counts), and at 1 for a hit rate.
 PlanInterval plan_interval(const std::vector<double>& values, const std::string& pointer) {
   const MeanInterval interval = mean_interval(values);
   PlanInterval possible{interval.mean, interval.low(), interval.high()};
@@ -98,7 +98,7 @@ PlanInterval plan_interval(const std::vector<double>& values, const std::string&
   return possible;
 }
 
-/// By how much of its bound the interval misses a condition; 0 or less: not at all.
+/// The share of its bound by which the interval misses a condition; 0 or less if it meets it.
 double violation(const SloCondition& condition, const std::optional<PlanInterval>& value) {
   if (!value) {
     return 0;
@@ -118,11 +118,11 @@ std::string interval_text(const PlanInterval& interval) {
                      number_text(interval.high));
 }
 
-/// Thrown if an answer needs runs that are missing.
+/// Thrown if a step of the search needs missing runs.
 struct MissingRuns {};
 
-/// The results of runs by what they are runs of. Runs that are asked for and not there are made
-/// together, on several threads, before the same is asked again.
+/// The results of runs by their keys. `find` collects missing runs, and `make_wanted` does them
+/// together on several threads.
 class Runs {
  public:
   using Make = std::function<Json(const RunOptions&)>;
@@ -144,7 +144,7 @@ class Runs {
     folder_->tell_of_strangers(strangers);
   }
 
-  /// nullptr if the run is still to be made.
+  /// nullptr if the run is missing; `make_wanted` then does it.
   const Json* find(const std::string& key, const Make& make) {
     const auto known = known_.find(key);
     if (known != known_.end()) {
@@ -170,7 +170,7 @@ class Runs {
         }
       };
       results[i] = wanted_[i].second(how);
-      results[i].erase("config");  // which the plan says
+      results[i].erase("config");  // the plan has it
       const std::lock_guard lock(mutex);
       if (folder_ != nullptr) {
         folder_->append(line_of(wanted_[i].first, results[i]));
@@ -208,8 +208,8 @@ class Runs {
   std::vector<std::pair<std::string, Make>> wanted_;
 };
 
-/// Goes through the space as if every run were there; what turns out to be missing is made, and the
-/// way begins again. So what is found does not depend on how many runs are made at a time.
+/// Searches the space as if every run were there. Missing runs are done, and the search starts
+/// again, so the result does not depend on the number of threads.
 class Search {
  public:
   Search(const Plan& plan, const std::vector<SweepPoint>& points, const PolicyRegistry& registry,
@@ -235,7 +235,7 @@ class Search {
   }
 
  private:
-  /// Whether all runs that the answer needs were there.
+  /// Searches once. Returns whether no run was missing.
   bool found_all() {
     result_ = {};
     seems_.clear();
@@ -316,7 +316,8 @@ class Search {
     return place;
   }
 
-  /// Bisection needs an order, and the cheapest is at the least that will do.
+  /// Throws ConfigError if a larger capacity costs less, because the bisection relies on this
+  /// order.
   void check_costs() const {
     Problems problems;
     problems.set_origin("", plan_.space.file.string());
@@ -341,7 +342,7 @@ class Search {
     problems.throw_if_any();
   }
 
-  /// nullptr if the run is still to be made.
+  /// The result of a run; nullptr if it is missing.
   const Json* run(const char* kind, const RunConfig& config, const SweepPoint& point,
                   const std::string& identity) {
     const fs::path base_dir = point.resolved->base_dir;
@@ -372,7 +373,7 @@ class Search {
       return known->second;
     }
     RunConfig config = point.resolved->config;
-    // The share that each of several instances has may be too small to cut.
+    // Each of several instances may have too few sessions for a shorter run.
     if (config.workload.sessions && config.cluster.instances == 1) {
       const auto part = [&](std::int64_t whole) {
         return static_cast<std::int64_t>(std::ceil(plan_.screening * static_cast<double>(whole)));
@@ -394,7 +395,7 @@ class Search {
     return meets;
   }
 
-  /// nullptr where the config is refused.
+  /// The full simulations of a configuration; nullptr if the config is refused.
   const PlanTrial* trial(const Place& place) {
     const SweepPoint& point = points_[index_of(place)];
     if (!point.resolved) {
@@ -434,7 +435,7 @@ class Search {
           values.push_back(*value);
         }
       }
-      // A distribution that only one seed has values of has no interval, and says little.
+      // A distribution with values in only one replication has no interval.
       trial.values.push_back(values.size() < 2
                                  ? std::nullopt
                                  : std::optional(plan_interval(values, condition.pointer)));
@@ -473,7 +474,7 @@ class Search {
     return trial;
   }
 
-  /// Whether another value of the axis is another configuration.
+  /// Whether the axis changes the configuration.
   [[nodiscard]] bool matters(const Place& place, std::size_t axis) const {
     for (std::size_t value = 0; value < axes_[axis].values.size(); ++value) {
       const Place other = moved(place, axis, value);
@@ -492,13 +493,14 @@ class Search {
     return labels;
   }
 
-  /// Values of the last capacity that a miss-ratio curve leaves, first to end.
+  /// The values of the last capacity that the miss-ratio curve does not rule out.
   struct Left {
     std::size_t first = 0;
     std::size_t end = 0;
   };
 
-  /// Notes what the curve of the line's LRU tier rules out; `place` is at the line's first value.
+  /// Rules out values of the last capacity by the miss-ratio curve of its LRU tier. `place` has the
+  /// first value.
   Left screen(const Place& place) {
     const std::size_t axis = capacities_.back();
     const std::size_t count = axes_[axis].values.size();
@@ -508,7 +510,7 @@ class Search {
       const auto& resolved = config_at(moved(place, axis, value));
       const auto capacity = resolved ? lru_capacity(resolved->config) : std::nullopt;
       if (!capacity || (value > 0 && *capacity <= capacities.back())) {
-        return left;  // not LRU alone, or the axis is of something else
+        return left;  // not a single LRU tier, or not an axis of its capacity
       }
       capacities.push_back(*capacity);
     }
@@ -574,7 +576,7 @@ class Search {
     }
   }
 
-  /// Whether the axis changes how much memory a tier has (and its price), and nothing else.
+  /// Whether the axis changes only the capacities of tiers.
   [[nodiscard]] bool differ_in_memory_alone(const Place& place, std::size_t axis) const {
     const auto without_capacity = [&](std::size_t value) {
       Json json = write_value(config_at(moved(place, axis, value))->config);
@@ -594,7 +596,7 @@ class Search {
     return true;
   }
 
-  /// Finds the least of the last capacity that meets the SLO; `place` is at its first value.
+  /// Finds the least value of the last capacity that meets the SLO. `place` has the first value.
   void search_line(const Place& place) {
     const std::size_t axis = capacities_.back();
     const Left left = screen(place);
@@ -627,8 +629,8 @@ class Search {
     }
   }
 
-  /// Runs every capacity's values with all else as at `place`: axes and what their trials are
-  /// called.
+  /// Runs all values of each capacity, with the other axes as in `place`. Returns axes and the keys
+  /// of their trials.
   std::vector<std::pair<std::size_t, std::vector<std::string>>> run_curves(const Place& place) {
     std::vector<std::pair<std::size_t, std::vector<std::string>>> curves;
     for (const std::size_t axis : capacities_) {
@@ -650,7 +652,7 @@ class Search {
     return curves;
   }
 
-  /// Puts trials in order and works out what follows from all of them.
+  /// Sorts the trials and fills the other members of the result.
   void finish(const std::optional<std::string>& best,
               const std::vector<std::pair<std::size_t, std::vector<std::string>>>& curves) {
     result_.short_runs = std::ssize(seems_);
@@ -718,11 +720,11 @@ class Search {
     return knee;
   }
 
-  /// How far a trial is from meeting the SLO.
+  /// The distance of a trial from meeting the SLO.
   struct Miss {
     bool overloaded = false;
     double worst = 0;
-    /// The condition that it misses by most.
+    /// The condition that the trial misses by most.
     std::optional<std::size_t> condition;
 
     [[nodiscard]] bool nearer_than(const Miss& other) const {
@@ -741,7 +743,7 @@ class Search {
     return miss;
   }
 
-  /// The trial that misses the SLO by least, and by what.
+  /// Finds the trial that is nearest to the SLO, and the condition that it misses by most.
   void find_binding() {
     Miss least{.overloaded = true, .worst = std::numeric_limits<double>::infinity()};
     for (std::size_t i = 0; i < result_.trials.size(); ++i) {
@@ -754,8 +756,8 @@ class Search {
     }
   }
 
-  /// Every combination of the other axes was searched for its own cheapest, so each system's is
-  /// among the trials, which are in the order of their costs.
+  /// Lists the systems with their best trials. The search covers every combination of the other
+  /// axes, so the trials include each system's cheapest.
   void list_systems() {
     for (const SweepPoint& point : points_) {
       const auto has_name = [&](const PlanSystem& system) {
@@ -811,7 +813,7 @@ class Search {
                                        ? "load exceeds capacity"
                                        : fmt::format("load exceeds capacity with {} of {} seeds",
                                                      trial.overloaded, plan_.space.replications));
-      return;  // every other number says how long the run was
+      return;  // every other number depends on the length of the run
     }
     for (std::size_t c = 0; c < plan_.conditions.size(); ++c) {
       if (!trial.holds[c]) {
@@ -827,7 +829,7 @@ class Search {
   const PolicyRegistry& registry_;
   const std::vector<SweepPoint>& points_;
   Runs& runs_;
-  /// Identity of each point; empty if it is refused.
+  /// Key of each point (identity_of); empty if it is refused.
   std::vector<std::string> identities_;
   std::vector<std::size_t> capacities_;
   bool checked_ = false;
@@ -875,7 +877,7 @@ std::vector<std::string> row(const PlanTrial& trial) {
   return cells;
 }
 
-/// Text about one trial.
+/// A table row of one trial, and its conditions.
 std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
   std::string text = align_columns({header(plan), row(trial)}, plan.space.axes.size());
   for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
@@ -898,7 +900,7 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
   return text;
 }
 
-/// Each system beside the others, and why it is not the answer.
+/// A table of the systems and the reasons that exclude them.
 std::string describe_systems(const Plan& plan, const PlanResult& result) {
   std::vector<std::vector<std::string>> lines{header(plan)};
   lines[0].insert(lines[0].begin(), "name");
@@ -917,7 +919,7 @@ std::string describe_systems(const Plan& plan, const PlanResult& result) {
          align_columns(lines, plan.space.axes.size() + 1);
 }
 
-/// A capacity's values and what each gains over the one before.
+/// A table of a capacity's values, and the gain of each over the one before.
 std::string describe_curve(const Plan& plan, const PlanResult& result, const CapacityCurve& curve) {
   std::size_t axis = 0;
   while (plan.space.axes[axis].name != curve.axis) {
@@ -949,7 +951,7 @@ std::string describe_infeasible(const Plan& plan, const PlanResult& result) {
   }
   const PlanTrial& nearest = result.trials[result.nearest];
   std::string text = "No configuration meets the SLO.";
-  text += result.binding ? fmt::format(" What binds is {}: the nearest configuration misses it.\n",
+  text += result.binding ? fmt::format(" The nearest configuration misses {}.\n",
                                        describe_condition(plan.conditions[*result.binding]))
                          : " The load exceeds the capacity of every configuration.\n";
   for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
@@ -1032,7 +1034,7 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
   const std::vector<SweepPoint> points = resolve_points(plan.space, presets, registry);
   std::unique_ptr<RunFolder> folder;
   if (!options.out.empty()) {
-    // The SLO, the order of the search and the rating change which runs are made, but no run.
+    // The SLO, the capacities and the endurance select runs, but do not change their results.
     Json identity = sweep_identity(plan.space, points, Shard{});
     identity["format"] = kFolderFormat;
     identity["screening"] = plan.screening;

@@ -7,40 +7,40 @@
 
 #include "sim/core/config.hpp"
 
-/// Results as one page of charts and tables, which needs nothing but a browser:
+/// Draws results as one page of charts and tables, which needs only a browser:
 ///
-///     read_report    files of results to runs, curves and where they come from
-///     make_sections  which charts these can give, with their tables, and what is missing
-///     report_page    the page
+///     read_report    reads files of results into runs, curves and their sources
+///     make_sections  makes the charts and tables that they allow, and texts for missing ones
+///     report_page    makes the page
 namespace kvtier {
 
-/// The axes of a sweep, a plan or a validation, each with a run's place on it.
+/// The axes of a sweep, a plan or a validation, each with the label of a run's value.
 using ReportAxes = std::vector<std::pair<std::string, std::string>>;
 
-/// Results that differ in their seeds only.
+/// Results that differ only in their seeds.
 struct ReportRun {
   std::string label;
-  /// Index of the input that it is from.
+  /// Index of the run's input.
   std::size_t input = 0;
   ReportAxes axes;
-  /// Each as `simulate` writes it, of a sweep without `config`, of a plan with little of `metrics`.
-  /// `dollars_per_hour` is the rent of GPUs and used tiers, where it is known.
+  /// Results as `simulate` writes them. Those of a sweep lack `config`, and those of a plan most of
+  /// `metrics`. `dollars_per_hour` is the rent of GPUs and used tiers, if it is known.
   std::vector<Json> results;
 };
 
-/// Whether the load of one of its results exceeds capacity; the label then ends with " *".
+/// Whether the load exceeds capacity in one of the run's results. Its label then ends with " *".
 [[nodiscard]] bool is_overloaded(const ReportRun& run);
 
 /// A hit rate at many capacities of one tier.
 struct ReportCurve {
   std::string label;
-  /// Bytes and the hit rate of all turns.
+  /// Pairs of capacity in bytes and hit rate of all turns.
   std::vector<std::pair<double, double>> points;
 };
 
-/// A document that charts read as it is.
+/// A JSON document that charts read directly.
 struct ReportDocument {
-  /// The label of its input. For a validation of a sweep: the labels of its point.
+  /// The label of its input, or for a validation of a sweep the labels of its point.
   std::string label;
   Json json;
 };
@@ -50,22 +50,22 @@ struct ReportValidations {
   std::vector<ReportDocument> points;
 };
 
-/// One file.
+/// One input file.
 struct ReportInput {
-  /// Its name, of a sweep that of its folder; the path where two have the same.
+  /// The file's name, or for a sweep its folder's. The path if two inputs have the same name.
   std::string name;
-  /// The name without its ending: what charts call it.
+  /// The name without its ending, for charts.
   std::string label;
   std::string format;
   /// The hash of the file's bytes.
   std::string hash;
-  /// The version of the kvtier that wrote it; empty if it does not say.
+  /// The version of kvtier that wrote the file; empty if it is not known.
   std::string version;
-  /// The hash of the configs; for a sweep, of all inputs of its results. Empty if not known.
+  /// The hash of the configs; for a sweep, of all inputs of its results. Empty if it is not known.
   std::string config_hash;
   /// The setting of a sweep or plan (run_setting in summary.hpp); null in other inputs.
   Json setting;
-  /// The resolved configs, each with what it is of.
+  /// The resolved configs, each with the name of its system or run.
   std::vector<std::pair<std::string, Json>> configs;
   std::vector<std::string> seeds;
   /// Warnings for the reader, such as runs that failed.
@@ -78,17 +78,17 @@ struct Report {
   std::vector<ReportCurve> curves;
   /// Searches for the highest load, `kvtier.capacity/1`.
   std::vector<ReportDocument> searches;
-  /// Answers to "which configuration is the cheapest", `kvtier.plan/1`.
+  /// Results of plans, `kvtier.plan/1`.
   std::vector<ReportDocument> plans;
-  /// A paper's values beside ours, `kvtier.reproduce/1`.
+  /// Comparisons with papers' values, `kvtier.reproduce/1`.
   std::vector<ReportDocument> reproductions;
   /// Simulated and measured runs of one config each, `kvtier.validation/1`.
   std::vector<ReportValidations> validations;
 };
 
-/// Reads what `simulate`, `compare`, `sweep`, `plan`, `trace mrc`, `reproduce` and `validate`
-/// write. The folder of a sweep stands for its results. Throws ConfigError with every problem of
-/// every file, DeviceError for one that cannot be read.
+/// Reads the results of `simulate`, `compare`, `sweep`, `plan`, `trace mrc`, `reproduce` and
+/// `validate`. The folder of a sweep or plan stands for its results. Throws ConfigError with all
+/// problems of all files, and DeviceError for a file that cannot be read.
 [[nodiscard]] Report read_report(const std::vector<std::string>& files);
 
 /// A table whose first column names its rows.
@@ -99,7 +99,7 @@ struct ReportTable {
 
 struct ReportChart {
   std::string title;
-  /// How to read it.
+  /// An explanation below the chart.
   std::string note = {};
   /// The input of page/page.js; null if the chart is a table only.
   Json drawing = {};
@@ -110,43 +110,43 @@ struct ReportSection {
   std::string id;
   std::string title;
   std::vector<ReportChart> charts;
-  /// Why there is no chart, or what is to be said of all of them; empty if nothing is.
+  /// The reason why there is no chart, or a note on all charts; may be empty.
   std::string missing;
 };
 
-/// One line: model, server, workload and load of the runs, or how many there are of each. Empty if
-/// no run says so.
+/// A line with the model, server, workload and load of the runs, or the number of different ones.
+/// Empty if they are not known.
 [[nodiscard]] std::string page_line(const Report& report);
-/// Up to three sentences on what came out.
+/// Up to three sentences on the main results.
 [[nodiscard]] std::vector<std::string> page_sentences(const Report& report);
-/// Sentences on a plan (`kvtier.plan/1`): its cheapest configuration, or what binds if there is
-/// none; from which capacities on more of them improves little; the system that comes next.
+/// Sentences on a plan (`kvtier.plan/1`): its cheapest configuration, or else the binding
+/// condition; the capacities beyond which more improves little; why the other systems are excluded.
 [[nodiscard]] std::vector<std::string> describe_plan(const Json& plan);
 
-/// Runs of one model and kind of workload, which may share an axis.
+/// Runs of one model and kind of workload, which may share an axis of a chart.
 struct ReportSetting {
   std::string name;
-  /// Of the report.
+  /// Pointers into the report.
   std::vector<const ReportRun*> runs;
 };
 [[nodiscard]] std::vector<ReportSetting> by_setting(const Report& report);
 
-/// The sections of a page, those without a chart too.
+/// The sections of a page, including those without a chart.
 [[nodiscard]] std::vector<ReportSection> make_sections(const Report& report);
-/// Headline metrics: a column a run, and from four runs on a row a run.
+/// Headline metrics, with a column for each run; with more than three runs, a row for each run.
 [[nodiscard]] ReportTable headline_table(const Report& report);
 
-/// The parts of a page besides results.
+/// The parts of a page that do not depend on results.
 struct PageParts {
   std::string_view style;
   std::string_view script;
-  /// Chart.js and its licence; empty if they were not there when kvtier was built.
+  /// Chart.js and its licence; empty if kvtier was built without them.
   std::string_view chart_library;
   std::string_view chart_licence;
 };
-/// Those that kvtier was built with.
+/// The parts that are built into kvtier.
 [[nodiscard]] const PageParts& page_parts();
-/// Throws DeviceError, which says what to install, if `parts` have no Chart.js.
+/// Throws DeviceError with the package to install if `parts` has no Chart.js.
 void check_chart_library(const PageParts& parts);
 
 /// The page as HTML. The same report and parts give the same bytes.

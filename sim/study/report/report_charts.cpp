@@ -5,7 +5,7 @@ namespace kvtier {
 namespace charts {
 namespace {
 
-/// A value a tier, from an object that has a number of each.
+/// A value for each tier, from an object with a number for each tier.
 std::vector<Value> by_tier(const std::string& pointer) {
   std::vector<Value> values;
   for (const auto& [tier, name] : kTierNames) {
@@ -24,10 +24,9 @@ std::vector<Value> statistics(const std::string& pointer) {
 
 const std::string kHitRates = "/metrics/hit_rate/all_turns";
 constexpr const char* kRangeNote =
-    "Half of the turns wait less than where the bar begins, 90 % less than where the shade "
-    "changes, 99 % less than where it ends; the diamond is the mean.";
+    "The bar begins at p50, changes its shade at p90 and ends at p99; the diamond is the mean.";
 
-/// The sections of a page, in its order.
+/// The sections of a page, in order.
 std::vector<Section> sections() {
   return {
       {"plan",
@@ -126,8 +125,8 @@ std::vector<Section> sections() {
        "GPU time",
        "No input has GPU time: timed results of simulate, compare and sweep do.",
        {{.draw = bars_of_runs,
-         .title = "What the GPUs spend their time on",
-         .note = "Of the measured part of the run, over all GPUs.",
+         .title = "GPU time by activity",
+         .note = "The measured part of the run, over all GPUs.",
          .values = {{"prefill", "/metrics/gpu_seconds/prefill", ""},
                     {"decode", "/metrics/gpu_seconds/decode", ""},
                     {"waiting for loads", "/metrics/gpu_seconds/exposed_load", ""},
@@ -139,7 +138,7 @@ std::vector<Section> sections() {
        "No input has samples of what the tiers hold: kvtier simulate --occupancy --json adds them "
        "to a result.",
        {{.draw = lines_of_samples,
-         .title = "What is stored in {}",
+         .title = "KV stored in {}",
          .note = "Means between one sample and the next.",
          .values = by_tier("/occupancy/bytes"),
          .unit = kGibibytes,
@@ -160,7 +159,7 @@ std::vector<Section> sections() {
          .times = "requests"},
         {.draw = lines_of_instances,
          .title = "{}: prompt tokens found on each instance",
-         .note = "Of the requests that end in an interval, drawn at its end.",
+         .note = "Requests that end in an interval, drawn at its end.",
          .unit = kPercent,
          .x_title = "simulated time, seconds",
          .y_title = "prompt tokens found, %",
@@ -204,8 +203,8 @@ std::vector<Section> sections() {
 
 std::vector<ReportSection> make_sections(const Report& report) {
   std::vector<ReportSection> all;
-  // Runs of different models or workloads never share an axis: each setting is a report of its own,
-  // and so is what has no runs. One setting needs no copies.
+  // Runs of different models or workloads never share an axis. So each setting becomes a report of
+  // its own, and so do documents without runs. A single setting needs no copies.
   const std::vector<ReportSetting> settings = by_setting(report);
   std::vector<std::pair<std::string, Report>> parts;
   if (settings.size() > 1) {

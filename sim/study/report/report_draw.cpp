@@ -10,7 +10,7 @@
 namespace kvtier::charts {
 namespace {
 
-/// Beyond these a chart is not readable; tables have all.
+/// The most bars and lines of a readable chart. Tables have all.
 constexpr std::size_t kBarsMost = 40;
 constexpr std::size_t kLinesMost = 12;
 
@@ -120,8 +120,8 @@ void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>&
   chart.drawing =
       Json{{"kind", entry.drawing}, {"x", std::move(x)}, {"labels", labels}, {"hatched", hatched}};
   chart.drawing.merge_patch(entry.options);
-  // Bars that add up are series, without those that are 0 everywhere. Other drawings have a member
-  // a value.
+  // Bars that add up are series, without series of only 0. Other drawings have a member for each
+  // value.
   const bool are_series = entry.drawing == std::string_view("bars");
   if (are_series) {
     chart.drawing["series"] = Json::array();
@@ -147,7 +147,7 @@ void draw_lines(ReportChart& chart, const Entry& entry, const std::vector<Line>&
       points.push_back(Json::array({at, value}));
       any = any || value > 0;
     }
-    // A stacked line that is 0 everywhere would only take place in the legend.
+    // A stacked line of only 0 would just lengthen the legend.
     if (any || !is_stacked) {
       series.push_back({{"name", lines[i].name}, {"color", lines[i].color}, {"points", points}});
     }
@@ -212,7 +212,7 @@ void lines_of_samples(const Entry& entry, const Report& report, ReportSection& s
         lines.push_back(std::move(line));
         const auto capacity = parse_quantity<Bytes>(
             text_at(run.results.front(), "/config/hardware/" + value.key + "/capacity"));
-        // Weights and activations have a part of the HBM.
+        // Weights and activations take a part of HBM, so its capacity is no limit of KV.
         if (capacity && value.key != "hbm") {
           const Number y = shown(entry.unit, static_cast<double>(capacity->value));
           capacities[*y].push_back(run.label);

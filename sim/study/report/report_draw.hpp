@@ -4,8 +4,8 @@
 
 #include "sim/study/report/report.hpp"
 
-/// How charts are drawn. A chart is an entry of the table in report_charts.cpp. Its kind is one of
-/// the functions below, which adds what the results have of it to the section.
+/// Kinds of charts. A chart is an entry of the table in report_charts.cpp. Its kind is one of the
+/// functions below, which adds the charts that the results allow to the section.
 namespace kvtier::charts {
 
 using Number = std::optional<double>;
@@ -22,17 +22,17 @@ constexpr Unit kGibibytes{1, 1024.0 * 1024 * 1024};
 
 /// A number of a result.
 struct Value {
-  /// In the table and the legend.
+  /// The name in the table and the legend.
   std::string name;
   std::string pointer;
-  /// In page/page.js: a colour of the style sheet, or the name of a list of the drawing.
+  /// For page/page.js: a colour of the style sheet, or the name of a list of the drawing.
   std::string key;
 };
 
 struct Entry {
   void (*draw)(const Entry&, const Report&, ReportSection&);
   const char* title;
-  /// How to read it.
+  /// An explanation below the chart.
   const char* note = "";
   /// The kind of bars: "bars" add up, "ranges" are statistics of one distribution, "beside" are
   /// pairs.
@@ -43,11 +43,11 @@ struct Entry {
   const char* y_title = "";
   /// The scale of the numbers' axis: "linear" or "log".
   const char* scale = "linear";
-  /// The table's header where it is more than the values' names.
+  /// Columns of the table after those of the values, or the whole header.
   std::vector<std::string> columns = {};
-  /// Each key of this object whose number is not 0 in all results is a value, too.
+  /// Pointer to an object. Each of its keys with a number above 0 in some result becomes a value.
   const char* keys_of = nullptr;
-  /// Shown instead of the chart where all numbers of `keys_of` are 0.
+  /// Shown instead of the chart if all numbers of `keys_of` are 0.
   const char* none_of_keys = "";
   /// Pointer to the number that each value is divided by; 0 makes all of them 0.
   const char* share_of = nullptr;
@@ -55,14 +55,14 @@ struct Entry {
   Json options = Json::object();
   /// For samples: pointer to the list of their times in seconds.
   const char* times = "";
-  /// Added to the note where a run's load exceeds capacity.
+  /// Added to the note if the load of a run exceeds capacity.
   const char* overload_note = "";
 };
 
 struct Section {
   const char* id;
   const char* title;
-  /// Shown where no entry gives a chart.
+  /// Shown if no entry gives a chart.
   const char* missing;
   std::vector<Entry> entries;
 };
@@ -71,34 +71,35 @@ struct Section {
 
 using Kind = void(const Entry&, const Report&, ReportSection&);
 
-/// A bar a run that has all values, above 0 on a logarithmic axis.
+/// A bar for each run that has all values (on a logarithmic axis, all above 0).
 Kind bars_of_runs;
-/// A chart a value and a line a run, over time.
+/// A chart over time for each value, with a line for each run.
 Kind lines_of_samples;
-/// A point a run: its first value against its second, of which less is better.
+/// A point for each run: the second value over the first. Smaller values are better.
 Kind front;
-/// A table of the hit rates of runs of blocks, beside the ceiling of their workload and the bound
-/// of their capacity.
+/// A table of hit rates of systems of blocks, with the ceiling of their workload and the bound of
+/// their capacity.
 Kind block_hits;
-/// Runs that differ in one capacity alone: a line for them, or the lines of several values, which
-/// add up, as a chart of their own. Titles are given the tier and the runs' name.
+/// Lines over one capacity, for runs that differ only in it. A single value gives a line for each
+/// group of runs. Several values, which add up, give a chart for each group.
 Kind over_capacity;
-/// A chart a run of a cluster, a line an instance over time. `times` names the list of the series.
+/// A chart over time for each run of a cluster, with a line for each instance. `times` names the
+/// list of the series.
 Kind lines_of_instances;
-/// The lines of `trace mrc`.
+/// The hit rate curves of `trace mrc`.
 Kind reuse_curves;
 /// Tables of a plan: the cheapest of each system, and its capacities with their knee.
 Kind plan_answers;
-/// A chart a search, a line a condition.
+/// A chart for each search, with a line for each condition.
 Kind over_load;
-/// A table a reproduction.
+/// A table for each reproduction.
 Kind paper_tables;
-/// Values of a simulation beside those of a device.
+/// Bars of simulated and measured values, side by side.
 Kind beside;
 
-// ---- What kinds share -------------------------------------------------------------------------
+// ---- Common parts -----------------------------------------------------------------------------
 
-/// Mean of a number of each; nullopt where one has none.
+/// Mean of a number over all items; nullopt if an item has none.
 template <class All, class Get>
 [[nodiscard]] Number mean_of(const All& all, Get get) {
   double sum = 0;
@@ -115,10 +116,10 @@ template <class All, class Get>
 [[nodiscard]] Number mean_at(const ReportRun& run, const std::string& pointer);
 [[nodiscard]] Number shown(Unit unit, Number number);
 [[nodiscard]] std::string text_of(Number number);
-/// A list or an object of a result; an empty one if it is not there.
+/// A list or an object of a result; empty if it is missing.
 [[nodiscard]] const Json& list_at(const Json& result, const std::string& pointer);
 [[nodiscard]] const Json& object_at(const Json& result, const std::string& pointer);
-/// A rate of a search (`kvtier.capacity/1`), whose name ends with the unit of what is varied.
+/// A rate or speed-up of a search (`kvtier.capacity/1`): the number NAME_per_second, or else NAME.
 [[nodiscard]] Number varied_at(const Json& json, const std::string& name);
 [[nodiscard]] const char* varied_unit(const Json& search);
 /// An axis of a drawing.
@@ -129,16 +130,16 @@ struct Bar {
   std::string name;
   /// One number for each value.
   std::vector<Number> numbers;
-  /// Follows the name in the drawing.
+  /// Text after the name in the drawing.
   std::string mark = {};
   /// The row's cells in the entry's columns.
   std::vector<std::string> cells = {};
-  /// Index of the number that is drawn for a missing one.
+  /// Index of the number that replaces a missing one in the drawing.
   std::size_t instead = 0;
-  /// The load of its run exceeds capacity.
+  /// Whether the load of the bar's run exceeds capacity.
   bool overloaded = false;
 };
-/// Adds a column a value and a row a bar to the table. The first 40 bars are drawn.
+/// Adds a column for each value and a row for each bar to the table. Draws the first 40 bars.
 void draw_bars(ReportChart& chart, const Entry& entry, const std::vector<Value>& values,
                const std::vector<Bar>& bars, Json x, const char* what);
 

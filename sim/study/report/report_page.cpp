@@ -9,7 +9,7 @@
 namespace kvtier {
 namespace {
 
-/// Text inside an element or a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 std::string escape(std::string_view text) {
   constexpr std::pair<char, const char*> kEntities[] = {
       {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
@@ -31,8 +31,8 @@ std::string details(const std::string& summary, std::string_view text) {
                      escape(summary), escape(text));
 }
 
-/// JSON inside a script element, which ends at the first "</script" whatever it stands in. Outside
-/// of texts JSON has none of these characters.
+/// JSON for a script element, which ends at the first "</script", even inside a text. JSON has the
+/// escaped characters only in texts.
 std::string script_json(const Json& json) {
   std::string out;
   for (const char c : json_text(json)) {
@@ -45,7 +45,7 @@ std::string script_json(const Json& json) {
   return out;
 }
 
-/// Numbers stand on the right.
+/// Whether a cell is a number, which is aligned to the right.
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789.+-e") == std::string::npos;
 }
@@ -60,7 +60,7 @@ std::string table_html(const ReportTable& table, const std::string& caption) {
   }
   html += "</tr></thead>\n<tbody>\n";
   for (const std::vector<std::string>& row : table.rows) {
-    // A part of the row above is set in, as in tables of text.
+    // A part of the row above is indented, as in tables of text.
     const bool is_part = row.front().starts_with("  ");
     html += fmt::format("<tr><th scope=\"row\"{}>{}</th>", is_part ? " class=\"part\"" : "",
                         escape(row.front()));
@@ -79,7 +79,7 @@ std::string chart_html(const ReportChart& chart, std::size_t number) {
     return html + paragraph("note", chart.note) + table_html(chart.table, chart.title) +
            "</figure>\n";
   }
-  // A bar a run takes height, whatever the width.
+  // The height grows with the number of bars.
   const std::size_t bars = chart.drawing.contains("labels") ? chart.drawing["labels"].size() : 0;
   html += fmt::format(
       "<div class=\"canvas\" style=\"height:{}px\"><canvas id=\"chart-{}\" role=\"img\" "
@@ -133,13 +133,13 @@ std::string notes_html(const Report& report) {
   return html;
 }
 
-/// A row a column.
+/// The transposed table: a row for each column.
 ReportTable turned(const ReportTable& table, const char* corner) {
   ReportTable other;
   other.header.emplace_back(corner);
   std::string whole;
   for (const std::vector<std::string>& row : table.rows) {
-    // A part of the row above stands beside it, which its name no longer shows.
+    // Columns do not show indentation, so a part gets the name of the row above.
     const std::size_t name = row.front().find_first_not_of(' ');
     whole = name == 0 ? row.front() : whole;
     std::string part = row.front().substr(name);

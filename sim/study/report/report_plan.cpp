@@ -1,5 +1,5 @@
-/// The answer of a plan: the cheapest configuration of each system that meets the SLO, and the
-/// capacities around it.
+/// A plan's result: the cheapest configuration of each system that meets the SLO, and the
+/// capacities around the cheapest one.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ using charts::Number;
 using charts::object_at;
 using charts::text_of;
 
-/// The trial that a member of the plan's JSON numbers; null if there is none.
+/// The trial with this index in the plan's JSON; null if there is none.
 const Json* trial_at(const Json& plan, const Json& number) {
   const Json& trials = list_at(plan, "/trials");
   return number.is_number_unsigned() && number.get<std::size_t>() < trials.size()
@@ -29,7 +29,7 @@ const Json* trial_at(const Json& plan, const Json& of, const char* pointer) {
 std::string labels_of(const Json& trial) {
   std::vector<std::string> labels;
   for (const auto& [axis, label] : object_at(trial, "/axes").items()) {
-    // "-": the axis changes nothing there.
+    // "-": the axis does not change the trial's configuration.
     if (label.is_string() && label != "-") {
       labels.push_back(fmt::format("{} {}", axis, label.get<std::string>()));
     }
@@ -56,7 +56,7 @@ std::vector<std::string> header(const Json& plan, const char* first) {
   return cells;
 }
 
-/// The cells behind the first, in the order of header().
+/// Adds the cells after the first one, in the order of header().
 void add_cells(const Json& trial, std::vector<std::string>& row) {
   const Number dollars = number_at(trial, "/dollars_per_hour");
   row.push_back(dollars ? fmt::format("{:.3f}", *dollars) : "-");
@@ -77,7 +77,7 @@ std::vector<std::string> describe_plan(const Json& plan) {
   if (cheapest == nullptr) {
     const std::string binding = text_at(plan, "/binding");
     return {fmt::format("No configuration meets the SLO ({}){}.", slo,
-                        binding.empty() ? "" : "; what binds is " + binding)};
+                        binding.empty() ? "" : "; the binding condition is " + binding)};
   }
   const Number dollars = number_at(*cheapest, "/dollars_per_hour");
   std::vector<std::string> sentences{

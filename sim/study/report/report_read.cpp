@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whole numbers as they are written, such as seeds.
+/// The text of a whole number, such as a seed; empty for other values.
 std::string whole_text(const Json& json, const std::string& pointer) {
   const Json* whole = find_at(json, Json::json_pointer(pointer));
   return whole != nullptr && whole->is_number_integer() ? json_text(*whole) : "";
@@ -49,7 +49,7 @@ struct Member {
 };
 const std::vector<Member> kResult = {{"/config", kObject}, {"/metrics", kObject}};
 
-/// A file that is being read.
+/// The file that is read.
 struct Source {
   std::string path;
   std::size_t index = 0;
@@ -57,7 +57,7 @@ struct Source {
   Problems* problems = nullptr;
 
   [[nodiscard]] ReportInput& input() const { return report->inputs[index]; }
-  /// The member of this kind at a pointer; null, and a problem, if it is something else.
+  /// The member of this kind at a pointer. Otherwise adds a problem and returns null.
   [[nodiscard]] const Json& need(const Json& json, const std::string& pointer, Json::value_t kind,
                                  const std::string& prefix = "") const {
     static const Json kNull;
@@ -71,14 +71,14 @@ struct Source {
                                                                    quote_json(*found)));
     return kNull;
   }
-  /// Whether all are there; a problem for each that is not.
+  /// Whether all members are there. Adds a problem for each missing one.
   [[nodiscard]] bool has(const Json& json, const std::vector<Member>& members,
                          const std::string& prefix = "") const {
     return std::count_if(members.begin(), members.end(), [&](const Member& member) {
              return need(json, member.pointer, member.kind, prefix).is_null();
            }) == 0;
   }
-  /// Those of a list that are results; a problem for each other.
+  /// The results in a list. Adds a problem for each other item.
   [[nodiscard]] std::vector<Json> results_of(const Json& list, const std::string& prefix) const {
     std::vector<Json> results;
     for (const auto& [i, json] : list.items()) {
@@ -98,7 +98,7 @@ struct Source {
     }
   }
   void add_note(const std::string& note) const { input().notes.push_back(note); }
-  /// The text; a problem, and none, if it is something else.
+  /// The text. Adds a problem and returns nullopt for another value.
   [[nodiscard]] std::optional<std::string> need_text(const Json& text,
                                                      const std::string& pointer) const {
     if (!text.is_string()) {
@@ -129,7 +129,7 @@ void read_comparison(const Source& source, const Json& json) {
   }
 }
 
-/// The places of a run on its axes; a problem and none if they are no texts.
+/// The labels of a run on its axes. Adds a problem and returns none if one is no text.
 ReportAxes axes_of(const Source& source, const Json& json, const std::string& prefix) {
   ReportAxes axes;
   for (const auto& [name, label] : source.need(json, "/axes", kObject, prefix).items()) {
@@ -150,7 +150,7 @@ std::string label_of(const ReportAxes& axes) {
   return text;
 }
 
-/// A trial as a result that has what the plan keeps of it.
+/// A trial in the form of a result, with the numbers that the plan keeps.
 Json result_of_trial(const Json& trial) {
   constexpr const char* kMembers[][2] = {{"/hit_rate", "/metrics/hit_rate/all_turns/total"},
                                          {"/ttft_seconds/mean", "/metrics/ttft_seconds/mean"},
@@ -175,7 +175,7 @@ void read_plan(const Source& source, const Json& json) {
   for (const auto& [i, trial] : json["trials"].items()) {
     const ReportAxes axes = axes_of(source, trial, "/trials/" + i);
     std::string label = label_of(axes);
-    // An axis may call the system something else, or set a part of it.
+    // The labels of the axes may not name the system.
     const std::string system = text_at(trial, "/system");
     if (!system.empty() && label.find(system) == std::string::npos) {
       label = system + ": " + label;
@@ -222,7 +222,7 @@ void read_reproduction(const Source& source, const Json& json) {
   source.report->reproductions.push_back({source.input().label, json});
 }
 
-/// Adds a validation to those of its file. One in lock step has no times: it becomes a note.
+/// Adds a validation to those of its file. A run in lock step has no times and becomes a note.
 void add_validation(const Source& source, const Json& json, const ReportAxes& axes,
                     const std::string& prefix, ReportValidations& all) {
   const std::string name = label_of(axes);
@@ -245,7 +245,7 @@ void add_validation(const Source& source, const Json& json, const ReportAxes& ax
     }
   }
   all.points.push_back({name, json});
-  // The two sides are runs, too.
+  // The simulated and the measured results are also runs.
   if (!source.has(json, {{"/simulated", kObject}, {"/measured", kList}}, prefix) ||
       !source.has(json["simulated"], kResult, prefix + "/simulated")) {
     return;
@@ -293,12 +293,12 @@ void read_validations(const Source& source, const Json& json) {
   source.report->validations.push_back(std::move(all));
 }
 
-/// The lines of a sweep: runs with all their replications, in the order of the points.
+/// The lines of a sweep that were read so far.
 struct Lines {
-  /// Which run each point is.
+  /// Index of the run of each point.
   std::map<std::string, std::size_t> runs;
   std::int64_t failed = 0;
-  /// Why runs have no result.
+  /// Reasons why runs have no result.
   std::vector<std::string> reasons;
 };
 
@@ -355,12 +355,12 @@ void read_lines(const Source& source, const std::string& text) {
   }
 }
 
-/// The build that made a result; empty where the result does not say.
+/// The build that wrote a result; empty if it is not known.
 std::string written_by(const std::string& version, const std::string& commit) {
   return commit.empty() ? version : fmt::format("{} (commit {})", version, commit);
 }
 
-/// Which sweep the lines are of, if the file that says so lies beside them.
+/// Reads the sweep's identity from the file beside its lines, if there is one.
 void read_identity(const Source& source) {
   const fs::path file = fs::path(source.path).parent_path() / kSweepFolder.identity;
   std::error_code ignored;
@@ -424,8 +424,8 @@ void read_document(const Source& source, const std::string& text) {
                              json.contains("format") ? quote_json(json["format"]) : "no format"));
 }
 
-/// The name of each file on the page: its file name, or a sweep's folder name; the path if two have
-/// the same name.
+/// The name of each file on the page: the file's name, or a sweep's folder. The path if two files
+/// have the same name.
 std::vector<std::string> names_of(const std::vector<std::string>& files) {
   std::vector<std::string> names;
   std::map<std::string, int> uses;
@@ -444,7 +444,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& files) {
   return names;
 }
 
-/// The file that an argument means.
+/// The file of results for an argument, which may be the folder of a sweep or plan.
 std::string resolve_file(const std::string& argument, Problems& problems) {
   std::error_code ignored;
   if (!fs::is_directory(argument, ignored)) {
@@ -462,7 +462,7 @@ std::string resolve_file(const std::string& argument, Problems& problems) {
   return "";
 }
 
-/// Adds the rent of GPUs and used tiers to a result that has their cost only.
+/// Adds the hourly rent of GPUs and used tiers to a result that only has their total cost.
 void add_rent(Json& result) {
   constexpr double kSecondsPerHour = 3600;
   const auto dollars = number_at(result, "/metrics/cost_dollars/total");
@@ -472,7 +472,7 @@ void add_rent(Json& result) {
   }
 }
 
-/// Runs of several inputs say which, and no two are called the same.
+/// Makes the labels of all runs different. With several inputs, labels begin with the input's name.
 void tell_apart(Report& report) {
   std::map<std::string, int> uses;
   for (ReportRun& run : report.runs) {

@@ -1,5 +1,5 @@
-/// Kinds of charts that are more than numbers of runs: lines over capacities that runs differ in,
-/// and what searches, reproductions and validations give.
+/// Special kinds of charts: lines over a capacity, hit rates of blocks, and charts of clusters,
+/// searches, reproductions and validations.
 
 #include <algorithm>
 #include <cmath>
@@ -17,17 +17,17 @@ namespace {
 
 constexpr std::size_t kStackedMost = 6;
 
-/// Runs that differ in one capacity alone.
+/// Runs that differ only in one capacity.
 struct Family {
   /// The tier, or an axis of sizes of a sweep.
   std::string dimension;
-  /// All else that the runs follow from.
+  /// The runs' common settings.
   std::string key;
   std::string label;
   std::map<double, std::vector<const ReportRun*>> runs;
 };
 
-/// Families of one dimension stand together.
+/// Finds or adds a family. Families of one dimension are adjacent.
 Family& family_of(std::vector<Family>& all, const std::string& dimension, const std::string& key) {
   const auto same_dimension = [&](const Family& one) { return one.dimension == dimension; };
   const auto found = std::find_if(all.begin(), all.end(), [&](const Family& one) {
@@ -45,8 +45,8 @@ Number size_of(const std::string& label) {
   return bytes ? Number(static_cast<double>(bytes->value)) : std::nullopt;
 }
 
-/// Adds a run to a family of each of its capacities: of each axis that is one of sizes, or of each
-/// tier that its config uses.
+/// Adds a run to a family for each of its capacities: each axis of sizes, or each tier that its
+/// config uses.
 void add_run(const Report& report, const ReportRun& run, std::vector<Family>& all) {
   auto axes = run.axes;
   std::string fixed = std::to_string(run.input);
@@ -88,7 +88,7 @@ void add_run(const Report& report, const ReportRun& run, std::vector<Family>& al
   }
 }
 
-/// Families of several runs, with labels that are all different.
+/// Families with several capacities, with different labels.
 std::vector<Family> families_of(const Report& report) {
   std::vector<Family> all;
   for (const ReportRun& run : report.runs) {
@@ -104,7 +104,7 @@ std::vector<Family> families_of(const Report& report) {
   return all;
 }
 
-/// The value over the capacity, where each run of that capacity has it.
+/// The value over the capacity, for capacities at which all runs have it.
 Points points_of(const Entry& entry, const Value& value, const Family& family) {
   Points points;
   for (const auto& [bytes, runs] : family.runs) {
@@ -158,7 +158,7 @@ bool is_latency(const Json& row) {
   return metric.find("_seconds.") != std::string::npos && !metric.starts_with("gpu_seconds");
 }
 
-/// A difference: in points of a rate, else in % of the measured number.
+/// An error as text: in points for a rate, otherwise in % of the measured number.
 std::string share_text(const Json& row, const char* pointer, const char* format) {
   const Number value = shown(kPercent, number_at(row, pointer));
   return value ? fmt::format(fmt::runtime(format), *value, is_rate(row) ? "pt" : "%") : "-";
@@ -169,10 +169,10 @@ std::string verdict_text(const Json& json) {
   return in_band == nullptr || !in_band->is_boolean() ? "-" : *in_band == true ? "in" : "OUT";
 }
 
-/// Rows of validations, and what the chart calls each.
+/// Rows of validations with their labels in the chart.
 using BesideRows = std::vector<std::pair<std::string, const Json*>>;
 
-/// Adds a chart of rows that are all rates or all latencies, if there are any.
+/// Adds a chart of rows, if there are any. All rows must be rates, or all latencies.
 void add_beside(const Entry& entry, const std::string& input, const std::string& metrics,
                 const char* first, const BesideRows& rows, ReportSection& section) {
   if (rows.empty()) {
@@ -189,7 +189,7 @@ void add_beside(const Entry& entry, const std::string& input, const std::string&
     }
     bar.cells = {share_text(*row, "/error", "{:+.2f} {}"), share_text(*row, "/band", "{:.4g} {}"),
                  verdict};
-    // One measured run is its own lowest and highest.
+    // With one measured run, the measured value is also the lowest and the highest.
     bar.instead = 1;
   }
   ReportChart chart{fmt::format(fmt::runtime(entry.title), input, metrics), entry.note};
@@ -214,7 +214,7 @@ std::string describe_validations(const ReportValidations& validations) {
 
 // ---- Searches, papers -------------------------------------------------------------------------
 
-/// "/metrics/ttft_seconds/p90" as --find-capacity takes it.
+/// The short name of a metric: "ttft_seconds.p90" for "/metrics/ttft_seconds/p90".
 std::string name_of_metric(std::string pointer) {
   constexpr std::string_view kMetrics = "/metrics/";
   if (pointer.starts_with(kMetrics)) {
@@ -227,7 +227,7 @@ std::string name_of_metric(std::string pointer) {
 /// The varied number of a search's trial: a rate, or a trace's speed-up.
 Number varied_of(const Json& trial) { return varied_at(trial, "rate"); }
 
-/// The band of a value, as the table of `reproduce` writes it.
+/// The band of a value in the form of the table of `reproduce`.
 std::string band_text(const Json& value) {
   const Number paper = number_at(value, "/paper");
   const Number absolute = number_at(value, "/band/absolute");
@@ -248,7 +248,7 @@ std::string band_text(const Json& value) {
 void block_hits(const Entry& entry, const Report& report, ReportSection& section) {
   struct Rate {
     const char* name;
-    /// In results of `simulate` with a clock, and without.
+    /// Pointers in results with a clock and without.
     const char* timed;
     const char* untimed;
     const char* ceiling;
@@ -423,7 +423,8 @@ void beside(const Entry& entry, const Report& report, ReportSection& section) {
       continue;
     }
     notes.push_back(describe_validations(validations));
-    // A bar a metric of one validation. Of several, a chart a metric and a bar a validation.
+    // One validation gives a bar for each metric. Several give a chart for each metric, with a bar
+    // for each validation.
     BesideRows rates;
     BesideRows latencies;
     for (const Json& row : validations.points.front().json["rows"]) {
@@ -434,7 +435,7 @@ void beside(const Entry& entry, const Report& report, ReportSection& section) {
       if (validations.points.size() == 1) {
         (is_rate(row) ? rates : latencies).emplace_back(metric, &row);
       } else if (number_at(row, "/band")) {
-        // The others, which are not judged, are too many.
+        // Metrics without a band are left out, because they are too many.
         BesideRows rows;
         for (const ReportDocument& one : validations.points) {
           for (const Json& other : one.json["rows"]) {

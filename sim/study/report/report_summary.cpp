@@ -1,4 +1,4 @@
-/// The first lines of a page, and the runs that may share an axis.
+/// The first lines of a page, and groups of runs that may share an axis.
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ using charts::Number;
 using charts::varied_at;
 using charts::varied_unit;
 
-/// Members of /workload that say how much load there is, and not of which kind.
+/// Members of /workload that set the amount of load, not its kind.
 constexpr const char* kLoad[] = {"arrival_rate", "request_rate", "speed_up",
                                  "sessions",     "warmup_turns", "measure"};
 
@@ -44,7 +44,8 @@ std::optional<std::pair<Ranked, Ranked>> range_of(const std::vector<const Report
   return std::pair(*lowest, *highest);
 }
 
-/// "hit rate, all turns: 71 % with attentionstore, 0 % with recompute."
+/// "71.0 % of all turns find the KV of their whole history with attentionstore, and 0.0 % with
+/// recompute."
 std::string hit_sentence(const std::vector<const ReportRun*>& runs) {
   constexpr std::pair<const char*, const char*> kRates[] = {
       {"/metrics/hit_rate/all_turns/total", "of all turns find the KV of their whole history"},
@@ -91,7 +92,7 @@ std::string cost_sentence(const std::vector<const ReportRun*>& runs) {
       const std::string binds = cause == "-" ? ""
                                 : cause == "none"
                                     ? " Its requests hardly wait for anything."
-                                    : fmt::format(" What it waits for most is {}.", cause);
+                                    : fmt::format(" Its main cause of waiting is {}.", cause);
       return range->first.first == range->second.first
                  ? fmt::format("It costs ${:.2f} {}.{}", range->first.second, what, binds)
                  : fmt::format("The cheapest is {}, at ${:.2f} {}.{}", run.label,
@@ -131,8 +132,7 @@ std::vector<std::string> page_sentences(const Report& report) {
                            varied_unit(search.json))
              : fmt::format("{}: no rate that was tried meets the SLO.", search.label));
   }
-  // The trials of a plan are what it searched, and not what came out. Different models and
-  // workloads are not compared.
+  // A plan's runs are only steps of its search. Different models and workloads are not compared.
   if (report.plans.empty()) {
     const std::vector<ReportSetting> settings = by_setting(report);
     for (const ReportSetting& setting : settings) {
@@ -168,7 +168,7 @@ std::vector<ReportSetting> by_setting(const Report& report) {
       const Json setting = run_setting(*config);
       name = text_at(setting, "/model") + ", " + text_at(setting, "/workload");
     } else {
-      // The results of a sweep or a plan do not say their model: an axis may.
+      // The results of a sweep or a plan have no model, but an axis may name it.
       key = std::to_string(run.input);
       name = report.inputs[run.input].label;
       for (const auto& [axis, label] : run.axes) {

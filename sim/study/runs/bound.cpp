@@ -14,14 +14,13 @@
 namespace kvtier {
 namespace {
 
-/// The demands of a replay's accesses on its tiers.
+/// Collects the intervals that a replay's accesses need in its tiers (upper_bound.hpp).
 ///
-/// A copy in a tier holds a prefix of its entry (SessionStore). For a whole hit some tier holds,
-/// from one turn of the session to its next, the least prefix that the next one's cut leaves the
-/// whole needed history of. For `n` of the history's tokens it holds `n` tokens at least, of which
-/// each is charged its bytes, or its part of the window that is reserved for any number of them.
-/// Copies in other tiers only fill more. So what is stored is never charged less than the intervals
-/// here say, and tiers never charge more than the sum of their capacities.
+/// A copy in a tier holds a prefix of its entry (SessionStore). For a whole hit, a tier must hold
+/// the needed prefix from one turn of the session to its next: the history, and the tokens that the
+/// next turn cuts. For `n` tokens of the history it must hold at least `n` tokens, and charges at
+/// least their bytes, or the reserved window. Copies in other tiers only charge more. So each hit
+/// is charged at least its interval here, and all tiers charge at most the sum of their capacities.
 class Demands final : public RunObserver {
  public:
   explicit Demands(const RunConfig& config)
@@ -58,16 +57,16 @@ class Demands final : public RunObserver {
     last_.erase(static_cast<std::int64_t>(key.value));
   }
 
-  /// Whether Belady's choice is the best there is: each hit fills as much as any other, and every
-  /// entry that is needed again may be found and counts.
+  /// Whether Belady's choice is the optimum: all entries have one size, and every entry that is
+  /// needed again can be found and counts.
   [[nodiscard]] bool belady_is_optimum() const {
     return capacities_.size() == 1 && one_size_ && all_count_ && keeps_all_ && all_can_hit_;
   }
-  /// Turns that any policy finds whole.
+  /// An upper bound of the turns whose whole history a policy finds.
   [[nodiscard]] std::int64_t most_turns() const {
     return most_value(turns_wanted_, capacity(true));
   }
-  /// Tokens that any policy finds.
+  /// An upper bound of the tokens that a policy finds.
   [[nodiscard]] std::int64_t most_tokens() const {
     return most_value(tokens_wanted_,
                       capacity(config_.serving.kv_reservation == Reservation::context_window));
@@ -77,7 +76,7 @@ class Demands final : public RunObserver {
   [[nodiscard]] std::int64_t history_tokens() const { return history_tokens_; }
 
  private:
-  /// Charge of so many tokens in the tier that charges least.
+  /// The charge of these tokens in the tier that charges least.
   [[nodiscard]] Bytes charge(Tokens tokens) const {
     if (config_.serving.kv_reservation == Reservation::context_window) {
       return bytes_per_token_ * config_.model.context_window.value;
@@ -106,14 +105,14 @@ class Demands final : public RunObserver {
     if (whole <= *std::max_element(capacities_.begin(), capacities_.end())) {
       turns_wanted_.push_back({stored_at, place_, static_cast<double>(whole.value), 1});
     }
-    // First tokens that stay are had for their own bytes alone.
+    // If first tokens are kept, a hit of the history needs only its own bytes.
     const Tokens least = cut.kept.value > 0 ? needed : prefix;
     const bool any_part = config_.serving.kv_reservation == Reservation::exact;
     const Bytes bytes = any_part ? bytes_per_token_ * least.value : whole;
     tokens_wanted_.push_back({stored_at, place_, static_cast<double>(bytes.value), needed.value});
   }
 
-  /// All tiers together; of entries of one size, what whole ones fill of each.
+  /// The capacity of all tiers. For whole entries of one size, only the part that they can fill.
   [[nodiscard]] double capacity(bool whole_entries) const {
     double sum = 0;
     for (const Bytes tier : capacities_) {
@@ -128,10 +127,10 @@ class Demands final : public RunObserver {
   Bytes bytes_per_token_;
   std::vector<std::int64_t> blocks_;
   std::vector<Bytes> capacities_;
-  /// Place of the last access of each session that continues.
+  /// Place of the last access of each session that has not ended.
   std::unordered_map<std::int64_t, std::int64_t> last_;
   std::int64_t place_ = 0;
-  /// The last that was charged.
+  /// The last charge.
   std::optional<Bytes> size_;
   bool one_size_ = true;
   bool all_count_ = true;
@@ -148,7 +147,7 @@ Json share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
 }
 
-/// By kind of hit rate, what was reached of the most.
+/// The share of the maximum that was reached, by kind of hit rate.
 template <class Most>
 Json shares_reached(const Json& reached, const Most& most) {
   Json shares;

@@ -4,28 +4,28 @@
 
 namespace kvtier {
 
-/// How far an untimed replay's hit rates are from what is possible on the same accesses:
+/// Compares an untimed replay's hit rates with those that are possible on the same accesses:
 ///
 ///     {"policy", "name", "is_optimum", "hit_rate", "share_reached",
 ///      "upper_bound": {"hit_rate", "share_reached"}}
 ///
-/// "hit_rate" is of the replay again, with the registry's oracle (Belady) in every tier and no
-/// admission policy. No policy finds more turns where "is_optimum" is true: in one tier without a
-/// time to live or a free buffer, with entries of one size, if every turn counts (no warm-up) and
-/// none is lost by truncation. "name" then is "Belady", and "Belady, greedy" elsewhere: a policy
-/// may find more.
+/// "hit_rate" is that of another replay, with the registry's oracle (Belady) in every tier and no
+/// admission policy. If "is_optimum" is true, no policy finds more turns, and "name" is "Belady".
+/// That is so in one tier without a time to live or a free buffer, with entries of one size, if
+/// every turn counts (no warm-up) and none is lost by truncation. Otherwise a policy may find more,
+/// and "name" is "Belady, greedy".
+///
+/// "upper_bound" holds for every policy, in all tiers together, also for policies that hold parts
+/// of entries. For turns it is the oracle's count if that is the optimum. Otherwise, and for
+/// tokens, it is most_value().
 ///
 /// A system of blocks has the bound of bound_of_blocks.
-///
-/// "upper_bound" holds for every policy that the replay can run, in all tiers together: also for
-/// one that holds a part of an entry, and for one that the replay does not have. It is the oracle's
-/// count of turns where that is the optimum, and most_value() elsewhere and of tokens.
 [[nodiscard]] Json bound_of(const RunConfig& config, const Json& result,
                             const PolicyRegistry& registry, const RunOptions& options);
 
-/// The same of a timed run's config, which is replayed untimed twice: with its own policies, whose
-/// hit rates are "untimed_hit_rate", and with the oracle. null where there is no such replay: with
-/// paging, shared prompts, several instances or no tier.
+/// The bound of a timed run's config, which is replayed untimed with its own policies and with the
+/// oracle. "untimed_hit_rate" has the hit rates of its own policies. null for configs without such
+/// a replay: with paging, shared prompts, several instances or no tier.
 [[nodiscard]] Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                                  const RunOptions& options);
 

@@ -27,8 +27,8 @@ std::vector<Tokens> lengths_up_to(Tokens window) {
   return lengths;
 }
 
-/// The ranges where `wins(tokens)` holds. Between neighbouring lengths that differ it is taken to
-/// change once.
+/// The ranges where `wins(tokens)` is true. Bisects between neighbouring lengths that differ, as if
+/// it changed once between them.
 template <class Wins>
 std::vector<std::pair<Tokens, Tokens>> ranges(const std::vector<Tokens>& lengths, Wins wins) {
   std::vector<std::pair<Tokens, Tokens>> found;
@@ -38,7 +38,7 @@ std::vector<std::pair<Tokens, Tokens>> ranges(const std::vector<Tokens>& lengths
     if (here == inside) {
       continue;
     }
-    // The first length of this side.
+    // The first length with the new value.
     Tokens first = lengths[i];
     if (i > 0) {
       Tokens before = lengths[i - 1];
@@ -57,7 +57,7 @@ std::vector<std::pair<Tokens, Tokens>> ranges(const std::vector<Tokens>& lengths
   return found;
 }
 
-/// "always", "never", or from where to where.
+/// "always", "never", or the ranges.
 std::string describe_wins(const BreakEven& found, const TierBreakEven& tier) {
   if (tier.loading_wins.empty()) {
     return "never";

@@ -8,44 +8,44 @@
 
 namespace kvtier {
 
-/// Loading the KV of a context from one tier. A context of `tokens[i]` takes `loads[i]`, from the
-/// command to the last byte, when nothing else moves.
+/// Times of loading the KV of a context from one tier. Loading `tokens[i]` takes `loads[i]`, from
+/// the command to the last byte, without other transfers.
 struct TierBreakEven {
   Medium tier;
   BytesPerSecond rate;
   /// The link that limits the rate.
   std::string slowest_link;
   std::vector<SimDuration> loads;
-  /// Ranges of tokens, first and last, in which loading is faster than recomputing, ascending.
-  /// Their ends are exact between the listed lengths around them.
+  /// Ranges of tokens (first, last) in which loading is faster than recomputing, ascending. Their
+  /// ends are exact if the faster way changes at most once between two listed lengths.
   std::vector<std::pair<Tokens, Tokens>> loading_wins;
 };
 
-/// Loading the KV of a context against recomputing it, on an idle server.
+/// Times of loading the KV of a context and of recomputing it, on an idle server.
 struct BreakEven {
   std::string model;
   std::string hardware;
   std::string system;
-  /// The source of the times of prefills.
+  /// The source of prefill times: the roofline or a profile.
   std::string times;
   Bytes kv_bytes_per_token;
-  /// 512 tokens, twice as many, and so on, and the context window.
+  /// Context lengths: 512 tokens, 1024, ..., and the context window.
   std::vector<Tokens> tokens;
-  /// One prefill of all tokens, without past ones.
+  /// Time of one prefill of all tokens.
   std::vector<SimDuration> recompute;
-  /// Lengths whose prefill lies outside of what the profile measured.
+  /// For each length, whether its prefill lies outside the profile's measured range.
   std::vector<bool> extrapolated;
   /// The installed tiers, fastest first.
   std::vector<TierBreakEven> tiers;
 };
 
-/// KV has the bytes that the system stores, and moves over the links that a simulation has. Throws
-/// ConfigError for hardware without a tier behind HBM.
+/// Compares load and recompute times. KV has the size that the system stores, and uses the links of
+/// a simulation. Throws ConfigError for hardware without DRAM, CXL and SSD.
 [[nodiscard]] BreakEven break_even(const RunConfig& config);
 
-/// `kvtier.breakeven/1`.
+/// The result as JSON (`kvtier.breakeven/1`).
 [[nodiscard]] Json to_json(const BreakEven& found);
-/// The table that users see.
+/// The result as a table.
 [[nodiscard]] std::string to_table(const BreakEven& found);
 
 }  // namespace kvtier

@@ -34,8 +34,8 @@ bool has_differences(const Comparison& comparison) {
   return comparison.columns.size() > 1 && comparison.columns.front().results.size() > 1;
 }
 
-/// Difference of `column` and `base`, over pairs of runs with the same seed; nullopt if a run has
-/// no such number.
+/// Difference of `column` and `base`, over pairs of runs with the same seed; nullopt if a run lacks
+/// the number.
 std::optional<MeanInterval> difference(const Comparison::Column& column,
                                        const Comparison::Column& base, const ResultRow& row) {
   const auto numbers = numbers_at(column.results, row.pointer);
@@ -102,7 +102,7 @@ std::string heading(const Comparison::Column& column) {
   return column.system + (is_overloaded(column) ? " *" : "");
 }
 
-/// "0.21 sessions/s", or that no run could tell.
+/// "0.21 sessions/s", or "not found".
 std::string stable_rate(const Json& result) {
   const Json::json_pointer at("/load/highest_stable_rate");
   if (!result.contains(at) || result.at(at).is_null()) {
@@ -112,7 +112,7 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
-/// Names of the tiers that hold ever more and evict nothing, joined.
+/// Joined names of the tiers that still fill and evict nothing.
 std::string filling_tiers(const Json& result) {
   std::vector<std::string> names;
   for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
@@ -199,7 +199,7 @@ std::string difference_table(const Comparison& comparison) {
 
 namespace {
 
-/// All systems run the sessions of the one that needs most of them for its precision.
+/// Gives all systems the number of sessions of the system that needs most for its precision.
 void give_sessions(std::vector<ResolvedConfig>& configs, const PolicyRegistry& registry,
                    const RunOptions& options) {
   if (!configs.front().config.workload.sessions.automatic) {

@@ -30,7 +30,7 @@ void check_pointer_text(const std::string& pointer, Problems& problems) {
   }
 }
 
-/// Reads what stands at `pointer` of the file; problems of it go to `problems`.
+/// Reads the expectation of the value at `pointer`. Adds its errors to `problems`.
 Expectation read_expectation(const std::string& pointer, const Json& json, Problems& problems) {
   const std::string key = key_of(pointer);
   Expectation expectation;
@@ -143,7 +143,7 @@ FindValue values_of(Json result) {
 
 FindValue values_of(NamedResults results) {
   return [results = std::move(results)](const std::string& pointer) -> std::optional<Json> {
-    // A pointer has a first name: read_expectations() takes no other.
+    // read_expectations() only accepts pointers with a first name.
     const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
     Json::json_pointer name(pointer.substr(0, end));
     const auto named = results.find(name.back());

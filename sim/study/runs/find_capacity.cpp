@@ -20,7 +20,7 @@ constexpr const char* kMetrics = "/metrics/";
 constexpr const char* kArrivalRate = "/workload/arrival_rate";
 constexpr const char* kRequestRate = "/workload/request_rate";
 constexpr const char* kSpeedUp = "/workload/speed_up";
-/// Parts of the found capacity that are run to see whether lower rates meet the SLO as well.
+/// Shares of the capacity that are run to check that lower rates meet the SLO, too.
 constexpr double kLowerRates[] = {0.5, 0.75};
 
 std::string trimmed(const std::string& text) {
@@ -38,7 +38,7 @@ std::string pointer_of(const std::string& metric) {
   return pointer;
 }
 
-/// The short form where there is one.
+/// The short form with dots for metrics; other pointers stay.
 std::string name_of(const std::string& pointer) {
   if (!pointer.starts_with(kMetrics)) {
     return pointer;
@@ -50,7 +50,7 @@ std::string name_of(const std::string& pointer) {
 
 const char* relation(const SloCondition& condition) { return condition.at_most ? "<=" : ">="; }
 
-/// The condition that `text` writes, or nullopt.
+/// Parses one condition; nullopt if it is malformed.
 std::optional<SloCondition> parse_condition(const std::string& text) {
   const std::size_t at = std::min(text.find("<="), text.find(">="));
   if (at == std::string::npos) {
@@ -95,8 +95,8 @@ void set_rate(WorkloadConfig& workload, double rate) {
   }
 }
 
-/// Pointers of every number below `json`. A distribution without values is null: its statistics
-/// count as numbers, which it has at another rate.
+/// Adds the pointers of all numbers in `json`. A null is an empty distribution, which may have
+/// values at another rate, so the pointers of its statistics are added.
 void collect_numbers(const Json& json, const std::string& pointer,
                      std::vector<std::string>& numbers) {
   if (json.is_number()) {
@@ -118,7 +118,7 @@ double mean_of(const std::vector<Json>& results, const std::string& pointer) {
   return summary->mean;
 }
 
-/// Over the results that have the number.
+/// The mean over the results that have the number; nullopt if none has.
 std::optional<double> mean_where_present(const std::vector<Json>& results,
                                          const std::string& pointer) {
   double sum = 0;
@@ -191,8 +191,8 @@ class Search {
     return simulate_to_precision(config, registry_, run_);
   }
 
-  /// From a short run where the length of the workload is free, so that a misspelt metric does not
-  /// cost a long one.
+  /// Throws ConfigError for unknown metrics after a run that is short if the workload allows it, so
+  /// that a misspelt metric fails early.
   void look_for_unknown_metrics() {
     constexpr std::int64_t kSessions = 32;
     RunConfig config = config_;
@@ -221,8 +221,8 @@ class Search {
       description_ = describe_run(results.front());
     }
     const CapacityTrial trial = judged(rate, results);
-    // A short run has the server nearly to itself: it meets what a longer one misses, and its rates
-    // are below those of a longer one.
+    // A run that is too short has little load. It may meet an SLO that a longer run misses, and its
+    // throughput is lower.
     const bool may_mislead =
         trial.meets || std::any_of(slo_.begin(), slo_.end(), [](const SloCondition& condition) {
           return !condition.at_most;
@@ -242,7 +242,7 @@ class Search {
     trial.rate = rate;
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
-    if (slo_.empty()) {  // a search for the highest stable rate, which has to be shown to be stable
+    if (slo_.empty()) {  // a search for the highest stable rate needs runs that are long enough
       trial.meets = trial.meets && std::none_of(results.begin(), results.end(), too_short);
     }
     for (const SloCondition& condition : slo_) {
@@ -261,8 +261,8 @@ class Search {
     return trial;
   }
 
-  /// A rate that meets the SLO and the next one, which misses it; one of them is missing if the
-  /// range is left.
+  /// A rate that meets the SLO and the next one, which misses it. One of them is missing if it is
+  /// not in the range.
   Rates neighbours(double begin) {
     const double step = options_.step;
     if (meets_at(begin)) {
@@ -311,7 +311,7 @@ std::vector<double> failing_below(const CapacitySearch& search) {
   return rates;
 }
 
-/// Suffix of the unit of numbers in JSON.
+/// Suffix of JSON keys with rates.
 std::string unit_suffix(const CapacitySearch& search) {
   return search.key == kSpeedUp ? "" : "_per_second";
 }

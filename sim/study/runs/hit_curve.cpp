@@ -17,7 +17,7 @@ namespace {
 
 using OpenSource = std::function<std::unique_ptr<SessionSource>()>;
 
-/// The capacities of a curve of blocks, after all options were checked.
+/// Checks all options and returns the capacities.
 std::vector<KvSize> read_capacities(const HitCurveOptions& options, bool of_blocks,
                                     bool has_model) {
   std::vector<std::string> problems;

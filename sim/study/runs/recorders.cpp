@@ -9,10 +9,10 @@
 namespace kvtier {
 namespace {
 
-/// Numbers of the rows of one track begin at its multiple of this, so that tracks stay together.
+/// Row numbers of a track begin at its index times this, so that a track's rows stay together.
 constexpr std::size_t kRowsPerTrack = 100000;
 
-/// The session, or the prompt that several share, as a member of a JSON object.
+/// The session or the shared prompt of an entry, as a member of a JSON object.
 std::string whose(EntryKey key) {
   return (key.value & kPromptKey) != 0
              ? fmt::format("\"shared_prompt\":{}", key.value & ~kPromptKey)
@@ -229,7 +229,7 @@ void OccupancyRecorder::add(SimTime now) {
   }
   samples_.push_back(std::move(sample));
   if (samples_.size() > kOccupancySamplesMost) {
-    // Integrals from the begin on: without every second sample the others cover its time.
+    // Samples are integrals from the start, so the kept ones cover the time of the dropped ones.
     std::size_t kept = 0;
     for (std::size_t i = 1; i < samples_.size(); i += 2) {
       samples_[kept++] = std::move(samples_[i]);

@@ -10,15 +10,15 @@
 #include "sim/core/file.hpp"
 #include "sim/serving/instance.hpp"
 
-/// Files that a run writes as it goes. Each appears under its name only when complete.
+/// Recorders of a run. Each file appears under its name only when complete.
 namespace kvtier {
 
-/// One row a finished turn, in order of finishing.
+/// Writes a CSV row for each finished turn, in order of finishing.
 class RequestRecorder {
  public:
   explicit RequestRecorder(const std::string& path);
   void add(const RequestRecord& record);
-  /// Rows so far are of no measured turns.
+  /// Marks all rows so far as not measured.
   void restart_measurement();
   void commit() { file_.commit(); }
 
@@ -26,10 +26,10 @@ class RequestRecorder {
   AtomicFile file_;
 };
 
-/// The same of a replay of blocks, with a column for each tier's part of the prompt.
+/// Writes a CSV row for each request of a system of blocks, with the tokens found in each tier.
 class BlockRequestRecorder {
  public:
-  /// Names of the tiers, the fastest first.
+  /// `tiers` has the names of the tiers, the fastest first.
   BlockRequestRecorder(const std::string& path, const std::vector<std::string>& tiers);
   void add(const BlockRequest& request);
   void commit() { file_.commit(); }
@@ -38,18 +38,19 @@ class BlockRequestRecorder {
   AtomicFile file_;
 };
 
-/// A Chrome trace (chrome://tracing, Perfetto) with the tracks GPU, H2D, D2H, SSD read and SSD
-/// write, and a counter of the queue's length. A transfer over two links is on both their tracks.
-/// Spans of one track never overlap: concurrent transfers go to further rows, "H2D 2" and so on.
+/// Writes a Chrome trace (chrome://tracing, Perfetto) with a track for the GPU, for each direction
+/// of the host link (H2D, D2H), and for reads and writes of SSD and CXL memory. A counter has the
+/// queue's length. A transfer over two links is on both tracks. Spans of one row never overlap:
+/// concurrent transfers go to more rows, "H2D 2" and so on.
 class TimelineRecorder {
  public:
   explicit TimelineRecorder(const std::string& path);
-  /// Begins another run in the same file, with its own tracks under this name.
+  /// Begins another run in the same file, with its own tracks under `name`.
   void begin_run(const std::string& name);
   void add_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
                std::int64_t batch);
   void add_queue(std::size_t length, SimTime now);
-  /// Transfers come in the order of their ends.
+  /// Transfers must be added in the order of their ends.
   void add_transfer(const TransferRecord& transfer);
   void commit();
 
@@ -66,8 +67,8 @@ class TimelineRecorder {
   static constexpr std::size_t kTracks = 7;
 
   void write(const std::string& event);
-  /// The number of a row of the track, named on first use, that is free from `begin` on; it is then
-  /// taken until `end`.
+  /// Takes a row of the track that is free from `begin` on until `end`, and returns its number.
+  /// Names a new row.
   [[nodiscard]] std::size_t row(Track track, SimTime begin, SimTime end);
   void add_span(Track track, const char* name, SimTime begin, SimTime end,
                 const std::string& arguments);
@@ -79,8 +80,8 @@ class TimelineRecorder {
   std::array<std::vector<SimTime>, kTracks> rows_;
 };
 
-/// JSON lines: each decision with the time until the entry was next asked for, written when that is
-/// known; null if it never was.
+/// Writes a JSON line for each decision, with the time of the entry's next use; null if there is
+/// none. A line is written when that time is known.
 class DecisionRecorder final : public DecisionObserver {
  public:
   explicit DecisionRecorder(const std::string& path);
@@ -98,38 +99,38 @@ class DecisionRecorder final : public DecisionObserver {
 
   AtomicFile file_;
   std::int64_t next_number_ = 0;
-  /// Sessions that may come back. Nothing else is held, in runs of any length. Looked up by key
-  /// only; never iterated unsorted.
+  /// Decisions of live sessions and shared prompts, by entry key. commit() sorts them, because the
+  /// map has no order.
   std::unordered_map<std::uint64_t, std::vector<Pending>> pending_;
 };
 
-/// The content of each tier over the time of a run: means between the ends of two turns, in at most
-/// kOccupancySamplesMost samples. If there would be more, neighbours are joined, and later samples
-/// are twice as far apart.
+/// Samples the bytes in each tier over a run. A sample is the mean between the ends of two turns.
+/// Beyond kOccupancySamplesMost samples, neighbours are joined, and later samples are twice as far
+/// apart.
 class OccupancyRecorder {
  public:
-  /// Before the run. The instance outlives the calls to `add`.
+  /// Call it before the run. The instance must outlive the calls to `add`.
   void watch(const Instance& instance);
   void add(SimTime now);
-  /// `seconds`: where each sample ends; `bytes`: its means, by tier.
+  /// `seconds` has the end of each sample, and `bytes` its mean for each tier.
   [[nodiscard]] Json to_json() const;
 
  private:
   struct Sample {
     SimTime end;
-    /// Integral of each tier's account from the run's begin on, byte-nanoseconds.
+    /// Integral of each tier's bytes since the run's start, in byte-nanoseconds.
     std::vector<Int128> byte_ns;
   };
 
   const Instance* instance_ = nullptr;
   std::vector<Medium> tiers_;
   std::vector<Sample> samples_;
-  /// How far samples are at least.
+  /// The least distance of samples.
   SimDuration apart_;
 };
 inline constexpr std::size_t kOccupancySamplesMost = 240;
 
-/// Passes a run's events on to the recorders that there are.
+/// Passes a run's events on to the recorders that are set.
 class Recorders final : public RunObserver {
  public:
   std::unique_ptr<RequestRecorder> requests;

@@ -43,7 +43,7 @@ std::string sealed_line(Json line) {
 }
 
 std::optional<Json> unsealed_line(std::string_view text) {
-  // By the text, not by its meaning: a number may read the same with a digit changed.
+  // The checksum is of the text, because a changed digit may give the same number.
   constexpr std::string_view kBefore = R"(,"checksum":")";
   constexpr std::size_t kDigits = 16;
   constexpr std::size_t kTail = kBefore.size() + kDigits + 2;  // and a quote and a brace
@@ -61,7 +61,7 @@ std::optional<Json> unsealed_line(std::string_view text) {
     line.erase(kChecksum);
     return line;
   } catch (const ConfigError&) {
-    return std::nullopt;  // sealed, but not by sealed_line()
+    return std::nullopt;  // has a checksum, but is no JSON
   }
 }
 

@@ -13,15 +13,15 @@
 namespace kvtier {
 namespace {
 
-/// The first run of a growing one, in sessions.
+/// Sessions of the first of the growing runs.
 constexpr std::int64_t kFirstSessions = 500;
 
 double at(const Json& result, const char* pointer) {
   return number_at(result, pointer).value_or(0);
 }
 
-/// Half of the 95 % interval, of the mean TTFT as a share of it; the larger of both. nullopt where
-/// the run has no intervals that hold.
+/// The precision of a run: the larger half width of the 95 % intervals of the mean TTFT (as a share
+/// of it) and of the hit rate. nullopt if an interval is missing or not trusted.
 std::optional<double> precision_of(const Json& result) {
   double worst = 0;
   for (const auto& [name, mean] : {std::pair("ttft_seconds", "/metrics/ttft_seconds/mean"),
@@ -51,7 +51,7 @@ std::optional<std::string> too_short(const Json& result) {
 }
 
 std::int64_t sessions_wanted(const Json& result) {
-  // Until the stationary state is found, half as long again passes.
+  // The part before the stationary state takes about half as long as the measured part.
   constexpr double kWithBeginning = 1.5;
   const double turns = at(result, "/workload/turns") / at(result, "/workload/sessions");
   const double rate = at(result, "/load/requests_per_second/nominal") / turns;
@@ -65,7 +65,7 @@ std::int64_t sessions_wanted(const Json& result) {
 
 namespace {
 
-/// The setting for a run that is long enough.
+/// Advice for a longer run.
 std::string advice(const Json& result) {
   if (text_at(result, "/config/workload/arrivals") == "trace") {
     return "expected a longer trace, or a smaller /workload/speed_up";
@@ -123,14 +123,14 @@ Json simulate_to_precision(RunConfig& config, const PolicyRegistry& registry,
     return std::chrono::duration<double>(duration).count();
   };
   const Clock::time_point begin = Clock::now();
-  // Observers see one run: the last one, which is made again for them.
+  // Observers must see only the final run, which is repeated for them.
   const bool is_observed =
       options.observer != nullptr || options.decisions != nullptr || options.on_start;
   RunOptions unseen = options;
   unseen.observer = nullptr;
   unseen.decisions = nullptr;
   unseen.on_start = nullptr;
-  // Every session has a turn at least, so that some turns are left behind the warm-up.
+  // Every session has at least one turn, so some turns follow the warm-up.
   config.workload.sessions = SessionCount(kFirstSessions + config.workload.warmup_turns);
   for (;; config.workload.sessions = SessionCount(2 * *config.workload.sessions)) {
     const Clock::time_point run_begin = Clock::now();

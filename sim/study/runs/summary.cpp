@@ -91,20 +91,20 @@ constexpr CauseLabel kCauses[] = {{"batch_slots", "batch slots"},
                                   {"drive", "drive"},
                                   {"write_buffer", "write buffer"}};
 
-/// The text at a pointer; empty also for "none".
+/// The text at a pointer; empty if it is missing or "none".
 std::string text_or_none(const Json& config, const char* pointer) {
   const std::string found = text_at(config, pointer);
   return found == "none" ? "" : found;
 }
 
-/// "2 x A100"; empty if the config does not say.
+/// "2 x A100"; empty if the config lacks it.
 std::string gpus_of(const Json& config) {
   const auto gpus = number_at(config, "/hardware/gpus");
   const std::string name = text_or_none(config, "/hardware/gpu/name");
   return gpus && !name.empty() ? fmt::format("{:g} x {}", *gpus, name) : "";
 }
 
-/// "mix of chat, agents"; empty if the workload is none.
+/// "mix of chat, agents"; empty for other workloads.
 std::string mix_of(const Json& config) {
   const Json* mix = find_at(config, Json::json_pointer("/workload/mix"));
   std::vector<std::string> names;
@@ -137,7 +137,7 @@ std::string setting(const Json& config) {
                            text);
 }
 
-/// To one digit.
+/// Rounds up to one digit.
 std::int64_t rounded_up(std::int64_t number) {
   std::int64_t unit = 1;
   while (number >= 10 * unit) {
@@ -294,7 +294,7 @@ std::string describe_confidence(const Json& result) {
     text += interval["trusted"] == true ? "\n" : "  ?\n";
     needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
   }
-  // No length suffices for a load beyond capacity. Too short runs have their advice elsewhere.
+  // No length suffices for a load beyond capacity. describe_run_length() has advice for short runs.
   if (needed > 0 && !exceeds_capacity(result) && text_at(result, "/load/too_short").empty()) {
     text += fmt::format(
         "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",

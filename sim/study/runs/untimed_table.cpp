@@ -18,7 +18,7 @@ std::string percent_at(const Json& json, const std::string& pointer) {
 
 struct HitRate {
   const char* label;
-  /// Below /metrics/hit_rate.
+  /// The key in /metrics/hit_rate.
   const char* name;
 };
 constexpr HitRate kHitRates[] = {{"all turns", "all_turns"},
@@ -30,7 +30,7 @@ constexpr HitRate kHitRates[] = {{"all turns", "all_turns"},
 
 std::string untimed_table(const Json& result) {
   std::vector<std::vector<std::string>> lines{{"hits, %", "total"}};
-  // The tiers in which something is found.
+  // Only tiers with hits have a column.
   std::vector<std::pair<const char*, const char*>> tiers;
   const auto rate = [](const char* row, const char* part) {
     return fmt::format("/metrics/hit_rate/{}/{}", row, part);

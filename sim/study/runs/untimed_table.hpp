@@ -6,8 +6,8 @@
 
 namespace kvtier {
 
-/// The table that users see of an untimed replay (kvtier.untimed/1): hit rates by what they count
-/// and by tier, beside the bounds that the result has (bound.hpp), and lost hits by cause.
+/// The table of an untimed replay (kvtier.untimed/1): hit rates by kind and tier, the result's
+/// bounds (bound.hpp), and lost hits by cause.
 [[nodiscard]] std::string untimed_table(const Json& result);
 
 }  // namespace kvtier

@@ -10,18 +10,18 @@
 namespace kvtier {
 namespace {
 
-/// Windows of gaps, each with one price: so many first, then eight times as many with the prices
-/// found, and so on.
+/// Numbers of windows of gaps, each with one price: kFirstWindows, then kFiner times as many from
+/// the prices found, and so on.
 constexpr std::int64_t kFirstWindows = 256;
 constexpr std::int64_t kFiner = 8;
 constexpr std::int64_t kMostSteps = 5000;
 constexpr std::int64_t kLeastSteps = 30;
-/// Intervals that are looked at for each number of windows.
+/// Limit of intervals plus windows, summed over the steps, for each number of windows.
 constexpr std::int64_t kMostWork = 10'000'000;
-/// More than the sums of a dual are off by rounding.
+/// More than the rounding error of a dual's sums.
 constexpr double kRounding = 1e-9;
 
-/// A place of the trace: its window, and how far in it.
+/// A place of the trace: its window, and its offset in the window.
 struct Place {
   std::int32_t window = 0;
   std::int32_t offset = 0;
@@ -37,13 +37,13 @@ class Dual {
  public:
   Dual(const std::vector<StoredInterval>& intervals, double capacity)
       : intervals_(intervals), capacity_(capacity) {
-    // Gaps before the first interval and behind the last one hold nothing.
+    // Gaps before the first interval and after the last one hold nothing.
     first_ = intervals.front().begin;
     std::int64_t last = intervals.front().end;
     for (const StoredInterval& interval : intervals) {
       first_ = std::min(first_, interval.begin);
       last = std::max(last, interval.end);
-      best_ += static_cast<double>(interval.value);  // at no price
+      best_ += static_cast<double>(interval.value);  // the bound with all prices 0
     }
     gaps_ = last - first_;
   }
@@ -52,7 +52,7 @@ class Dual {
     cut((gaps_ + kFirstWindows - 1) / kFirstWindows);
     start_from_knapsack();
     descend();
-    // No more windows than intervals: a step takes the time of both.
+    // Windows are not more than intervals, because a step takes time for both.
     while (length_ > 1 && gaps_ / length_ < std::ssize(items_)) {
       const std::int64_t before = length_;
       const std::vector<double> prices = prices_;
@@ -67,7 +67,7 @@ class Dual {
   }
 
  private:
-  /// Windows of so many gaps.
+  /// Cuts the trace into windows of `length` gaps.
   void cut(std::int64_t length) {
     length_ = length;
     const auto place = [&](std::int64_t at) {
@@ -82,7 +82,7 @@ class Dual {
     prices_.assign(static_cast<std::size_t>((gaps_ + length_ - 1) / length_), 0);
   }
 
-  /// PFOO-L: one price for all gaps, at which the intervals that are worth it fill capacity x gaps.
+  /// PFOO-L: one price for all gaps, at which the intervals with a gain fill capacity x gaps.
   void start_from_knapsack() {
     std::vector<std::size_t> order(items_.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -106,7 +106,7 @@ class Dual {
     }
   }
 
-  /// Value at `prices_`. Also sets the subgradient and the sum of its squares.
+  /// The dual's value at `prices_`. Also sets the subgradient and the sum of its squares.
   double evaluate() {
     const std::size_t windows = prices_.size();
     before_.assign(windows + 1, 0);
@@ -127,7 +127,7 @@ class Dual {
     }
     slope_.assign(windows, 0);
     squares_ = 0;
-    double behind = 0;  // of what ends in later windows
+    double behind = 0;  // bytes of intervals that end in later windows
     for (std::size_t w = windows; w-- > 0;) {
       behind += whole_[w + 1];
       const auto gaps = static_cast<double>(gaps_of(w));
@@ -140,8 +140,8 @@ class Dual {
     return dual;
   }
 
-  /// Polyak's step towards a target below the best bound, nearer where it was not reached. Leaves
-  /// the prices of the best bound.
+  /// Takes Polyak's steps towards a target below the best bound, and moves the target closer if it
+  /// is not reached. Sets `prices_` to those of the best bound.
   void descend() {
     constexpr double kFirstTarget = 0.1;
     constexpr double kNearest = 1e-5;
@@ -161,7 +161,7 @@ class Dual {
         best_prices = prices_;
       }
       if (squares_ == 0) {
-        break;  // the least
+        break;  // the minimum
       }
       if (in_vain > kPatience) {
         in_vain = 0;
@@ -219,7 +219,7 @@ std::int64_t most_value(const std::vector<StoredInterval>& intervals, double cap
     KVTIER_ASSERT(interval.begin < interval.end && interval.bytes > 0 && interval.value > 0,
                   "an interval has a length, a size and a value");
   }
-  // Values are whole, so their largest sum is.
+  // Values are whole numbers, so their largest sum is one, too.
   return static_cast<std::int64_t>(std::floor(Dual(intervals, capacity).least() * (1 + kRounding)));
 }
 

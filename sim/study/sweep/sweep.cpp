@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Every run has a line in memory until the end.
+/// Limits the memory for the lines of all runs, which are kept until the end.
 constexpr std::int64_t kMostRuns = 100000;
 
 class SweepCheck {
@@ -105,7 +105,7 @@ class SweepCheck {
   std::map<std::string, std::string> axis_of_key_;
 };
 
-/// The settings of a point, in order: the file's own keys, then those of each axis.
+/// The overrides of a point, in order: the file's own keys, then those of each axis.
 std::vector<Override> overrides_of(const Sweep& sweep, const std::vector<std::size_t>& at) {
   std::vector<Override> list;
   const auto add = [&](const Overrides& set, const std::string& pointer) {
@@ -122,7 +122,7 @@ std::vector<Override> overrides_of(const Sweep& sweep, const std::vector<std::si
   return list;
 }
 
-/// The sweep's config, without what the points set.
+/// A request for the sweep's config, without the points' overrides.
 ConfigRequest base_request(const Sweep& sweep) {
   ConfigRequest request;
   request.file = sweep.file;

@@ -17,15 +17,15 @@ namespace {
 constexpr const char* kKeyWord = "key";
 constexpr const char* kSampleWord = "sample";
 
-/// The two ways to write an axis value by value.
+/// The two forms of an axis with listed values.
 struct LabelledAxis {
   std::string name;
   std::vector<AxisValue> values;
 };
 template <class V>
 void describe(V& v, LabelledAxis& c) {
-  v.field("name", c.name, "What tables call it.", required());
-  v.field("values", c.values, "Its places, in order.", required());
+  v.field("name", c.name, "Name in tables.", required());
+  v.field("values", c.values, "Values of the axis, in order.", required());
 }
 
 struct KeyAxis {
@@ -35,8 +35,8 @@ struct KeyAxis {
 };
 template <class V>
 void describe(V& v, KeyAxis& c) {
-  v.field("name", c.name, "What tables call it.", required());
-  v.field(kKeyWord, c.key, "JSON pointer of the key that it sets.", required());
+  v.field("name", c.name, "Name in tables.", required());
+  v.field(kKeyWord, c.key, "JSON pointer of the key that the axis sets.", required());
   v.field("values", c.values, "The key's values, in order.", required());
 }
 
@@ -44,7 +44,7 @@ std::string label_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
-/// An end of a range: a number, or a text that begins with one.
+/// An end of a range: a number and its unit.
 struct End {
   double number = 0;
   std::string unit;
@@ -132,7 +132,7 @@ Json value_at(const SampledKey& key, double u) {
   const double above = is_whole ? to.number + 1 : to.number;
   double number = key.scale == Scale::log ? from.number * std::pow(above / from.number, u)
                                           : from.number + (above - from.number) * u;
-  // Four digits, as a longer number would be copied by nobody.
+  // Four digits keep labels short.
   number = is_whole ? std::floor(number) : with_four_digits(number);
   number = std::clamp(number, from.number, to.number);
   if (!from.unit.empty()) {
@@ -141,7 +141,7 @@ Json value_at(const SampledKey& key, double u) {
   return is_whole ? Json(static_cast<std::int64_t>(number)) : Json(number);
 }
 
-/// Shares in [0, 1) of one key's range, one a point.
+/// Shares in [0, 1) of one key's range, one for each point.
 std::vector<double> draw_shares(Sampling sampling, std::size_t points, RandomStream& random) {
   std::vector<double> shares(points);
   std::vector<std::size_t> part(points);

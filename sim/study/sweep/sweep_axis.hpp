@@ -10,26 +10,26 @@
 
 #include "sim/study/config/overrides.hpp"
 
-/// The axes of a sweep. docs/sweeps.md describes them.
+/// Axes of a sweep. docs/sweeps.md describes them.
 namespace kvtier {
 
-/// A place on an axis.
+/// A value of an axis.
 struct AxisValue {
   std::string label;
   Overrides set;
 
-  /// Pointer of its settings in the sweep's file.
+  /// Pointer to the value's settings in the sweep's file.
   std::string pointer;
 };
 template <class V>
 void describe(V& v, AxisValue& c) {
-  v.field("label", c.label, "What tables call it.", required());
+  v.field("label", c.label, "Label in tables.", required());
   v.field("set", c.set, "Keys of the config and their values, like --set.", required());
 }
 
 enum class Sampling {
-  random,           // each point draws each key anew
-  latin_hypercube,  // each key has a point in each of as many equal parts of its range
+  random,           // draws each key of each point independently
+  latin_hypercube,  // each of as many equal parts of a key's range as points has one point
 };
 constexpr auto enum_names(Sampling) {
   return std::array{
@@ -43,7 +43,7 @@ constexpr auto enum_names(Scale) {
                     std::pair<std::string_view, Scale>{"log", Scale::log}};
 }
 
-/// The draw of one key of a sampled axis: a number between two ends, or one of some values.
+/// A key of a sampled axis, which is drawn between two ends or from a list of values.
 struct SampledKey {
   std::string key;
   AnyJson from{nullptr};
@@ -55,14 +55,14 @@ template <class V>
 void describe(V& v, SampledKey& c) {
   v.field("key", c.key, "JSON pointer of the key that is drawn.", required());
   v.field("from", c.from,
-          "The least value, a number or a quantity. Of two whole ends, such as 8 or \"64GiB\", "
-          "whole numbers are drawn; \"1.0/s\" is not whole.");
+          "The least value, a number or a quantity. Two whole ends, such as 8 or \"64GiB\", give "
+          "whole numbers; \"1.0/s\" is not whole.");
   v.field("to", c.to, "The largest value, in the same unit.");
-  v.field("scale", c.scale, "Whether values or their logarithms are spread evenly.");
-  v.field("values", c.values, "Instead of from and to: what is chosen from, evenly.");
+  v.field("scale", c.scale, "Scale on which values are distributed evenly.");
+  v.field("values", c.values, "Instead of from and to: values of which one is drawn.");
 }
 
-/// One axis whose points are drawn, all keys at once.
+/// An axis of points whose keys are drawn together.
 struct SampledAxis {
   std::string name;
   Sampling sample = Sampling::random;
@@ -71,19 +71,21 @@ struct SampledAxis {
 };
 template <class V>
 void describe(V& v, SampledAxis& c) {
-  v.field("name", c.name, "What tables call it.", required());
+  v.field("name", c.name, "Name in tables.", required());
   v.field(
       "sample", c.sample,
-      "random, or latin_hypercube: of as many equal parts of a key's range as there are points, "
-      "each has one.",
+      "random, or latin_hypercube: a key's range has as many equal parts as there are points, and "
+      "each part has one point.",
       required());
-  v.field("points", c.points, "How many points are drawn.", required(between(1, 100000)));
-  v.field("keys", c.keys, "What is drawn for each point.", required());
+  v.field("points", c.points, "Number of points.", required(between(1, 100000)));
+  v.field("keys", c.keys, "Keys that are drawn for each point.", required());
 }
 
-/// Read from `{"name", "values": [{"label", "set"}, ..]}`, from `{"name", "key", "values": [JSON,
-/// ..]}` where each value sets the one key and labels itself, or from a SampledAxis, whose values
-/// are there once it is drawn.
+/// An axis in one of three forms:
+///
+///     {"name", "values": [{"label", "set"}, ..]}
+///     {"name", "key", "values": [JSON, ..]}     each value sets the key and is its own label
+///     a SampledAxis                             draw() makes its values
 struct SweepAxis {
   std::string name;
   std::vector<AxisValue> values;
@@ -94,8 +96,8 @@ void read_config(SweepAxis& axis, const Json& json, const std::string& pointer, 
 [[nodiscard]] Json write_config(const SweepAxis& axis);
 [[nodiscard]] Json config_schema(const SweepAxis& axis);
 
-/// Draws the values of a sampled axis that stands at `pointer`. The same seed, name and keys give
-/// the same values; another axis changes none of them.
+/// Draws the values of the sampled axis at `pointer`. They depend only on the seed and on this
+/// axis.
 void draw(SweepAxis& axis, std::uint64_t seed, const std::string& pointer);
 
 }  // namespace kvtier

@@ -48,7 +48,7 @@ Json failure(RunState state, const std::vector<std::string>& problems) {
   return Json{{"kind", failure_name(state)}, {"problems", problems}};
 }
 
-/// The line of a run.
+/// Does a run and returns its sealed line.
 std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
                     const PolicyRegistry& registry, const std::stop_token& stop) {
   const ResolvedConfig& resolved = *points[row.point].resolved;
@@ -83,7 +83,7 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
   return sealed_line(std::move(line));
 }
 
-/// Fills a row from its line, which is one of this row's: just made, or checked by is_line_of().
+/// Fills a row from its line, which must be new or checked by is_line_of().
 void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
   if (line.contains("seed")) {
     row.seed = line["seed"].get<std::int64_t>();
@@ -165,7 +165,7 @@ std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
   return text;
 }
 
-/// Runs the rows at `todo`, so that more than `present` of all are done.
+/// Does the runs of the rows `todo`. `present` runs are already done.
 void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
               const PolicyRegistry& registry, const SweepOptions& options,
               const std::vector<std::size_t>& todo, std::int64_t present, RunFolder& folder,
@@ -186,7 +186,7 @@ void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
   });
 }
 
-/// The shard's rows, those of refused points complete.
+/// The shard's rows. Only rows of refused points are filled.
 std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
                                  const Shard& shard) {
   std::vector<SweepRow> rows;
@@ -215,7 +215,7 @@ bool are_texts(const Json& list) {
          std::all_of(list.begin(), list.end(), [](const Json& item) { return item.is_string(); });
 }
 
-/// Whether a line is a result of the row's run or, `with_failed`, says why there is none.
+/// Whether a line is a result of the row's run or, `with_failed`, the failure of it.
 bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
                 bool with_failed, const Json& line) {
   Json expected = line_of(sweep, points, row);
@@ -239,8 +239,8 @@ bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const
          line["load"].is_object();
 }
 
-/// Puts a run's line into its row; false if it is of no row, or of a failed run and not
-/// `with_failed`.
+/// Puts a run's line into its row. Returns false if there is no such row, or for a failed run
+/// without `with_failed`.
 bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const std::string& text,
                const Json& line, const Shard& shard, bool with_failed,
                std::vector<SweepRow>& rows) {
@@ -265,7 +265,7 @@ bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const 
   return true;
 }
 
-/// Whether the result has null there or above: a distribution of nothing has no mean.
+/// Whether the result has null at the pointer or at a parent: an empty distribution has no mean.
 bool is_empty_at(const Json& line, Json::json_pointer at) {
   const Json* value = find_at(line, at);
   for (; value == nullptr; value = find_at(line, at)) {
@@ -274,7 +274,7 @@ bool is_empty_at(const Json& line, Json::json_pointer at) {
   return value->is_null();
 }
 
-/// Reasons in the order in which they come up, each with a number.
+/// Numbers reasons in the order of their first use.
 class Reasons {
  public:
   [[nodiscard]] std::string mark(const std::vector<std::string>& problems) {
@@ -300,7 +300,7 @@ class Reasons {
   std::vector<std::string> list_;
 };
 
-/// A column of a point: mean over its rows, and spread if they are several.
+/// A cell of a point: the mean over its rows, and the spread if there are several.
 std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size_t count,
                  std::size_t column, ValueUnit unit) {
   double sum = 0;
@@ -322,7 +322,7 @@ std::string cell(const std::vector<SweepRow>& rows, std::size_t first, std::size
   return text;
 }
 
-/// Why a point has no numbers, or why they are not those of a longer run.
+/// Reasons why a point has no numbers, or why a longer run may give others.
 std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t first,
                                   std::size_t count) {
   std::vector<std::string> notes;
@@ -428,7 +428,7 @@ SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
   };
   std::int64_t strangers = 0;
   for (const RunFolder::Kept& line : folder.kept()) {
-    // Failed runs and refused points have lines, too, which are made again.
+    // Lines of failed runs and refused points are made again.
     const bool is_result = !line.json.contains(kError) && !line.json.contains(kRefused);
     strangers += is_result && !take(line.text, line.json, false) ? 1 : 0;
   }

@@ -8,8 +8,8 @@
 #include "hw/timing/timing_model.hpp"
 #include "sim/device/device_backend.hpp"
 
-/// How fast a machine computed during a run, beside what a timing model says: that of processors
-/// which others share changes from one minute to the next, which is no error of a simulation.
+/// Pace: the compute times of a machine during a run, relative to a timing model. The pace of
+/// shared processors changes from minute to minute, which is no error of a simulation.
 namespace kvtier {
 
 /// Measured time over predicted time of the same work.
@@ -21,7 +21,8 @@ struct Pace {
 /// Pace of all computed work; 1 if there was none.
 [[nodiscard]] Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing);
 
-/// Another model's times, each times the pace. Iterations with prompts have the pace of prefills.
+/// A timing model with the times of another one, multiplied by the pace. Iterations with prompts
+/// have the pace of prefills.
 class PacedTiming final : public TimingModel {
  public:
   /// Keeps a reference to `timing`.

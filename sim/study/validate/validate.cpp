@@ -29,7 +29,7 @@ struct Metric {
   const char* pointer;
   const char* unit;
   Judged judged;
-  /// Shown of systems that have this tier only.
+  /// Only systems with this tier show the metric.
   const char* tier = nullptr;
 };
 
@@ -52,7 +52,7 @@ constexpr std::array kMetrics{
     Metric{"/output_throughput_tokens_per_second", "/s", Judged::not_at_all},
 };
 
-/// The metric of a line in a table of several configs: simulated, measured, error and band.
+/// A metric in a table of several configs, shown as simulated, measured, error and band.
 struct LineMetric {
   const char* name;
   const char* header;
@@ -84,7 +84,7 @@ double error_of(const Metric& metric, double simulated, double measured) {
   return measured > 0 ? simulated / measured - 1 : (simulated > 0 ? 1 : 0);
 }
 
-/// `at_pace` is a result, too.
+/// Compares one metric. `at_pace` is the result of the simulation at the device's pace.
 std::optional<ValidationRow> compare(const Metric& metric, const Validation& runs,
                                      const Json& at_pace) {
   const std::optional<double> simulated = number_at(runs.simulated, metric.pointer);
@@ -239,7 +239,7 @@ LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& re
   DecisionLines found;
   const Json result = run_on(backend, config, registry, run_options(options, 1, &found));
   backend.finish();
-  // The simulated backend alone knows of links.
+  // Only the simulated backend reports links.
   simulated["metrics"].erase("links");
   Json without_links = result;
   without_links["metrics"].erase("links");

@@ -12,31 +12,30 @@
 #include "sim/study/sweep/sweep.hpp"
 #include "sim/study/validate/pace.hpp"
 
-/// One config on the simulated backend and on a device, side by side (measurement.md, rungs 5a, 5b
-/// and 6 of the ladder).
+/// Compares one config on the simulated backend and on a device. docs/validation.md has the method.
 namespace kvtier {
 
 struct ValidateOptions {
-  /// `cpu` computes with all processors but one, which the rest of the work has.
+  /// `cpu` computes with all processors but one, which is left for the other work.
   DeviceName device{.kind = "cpu"};
-  /// Folder for the drive's file, where the config uses a drive.
+  /// Folder for the drive's file, if the config uses a drive.
   std::string storage = ".";
   /// Runs on the device, all of the same workload.
   std::int64_t repetitions = 3;
-  /// Compare every token's KV after every move with what was computed: right, and slow.
+  /// Compare every token's KV with the computed KV after every move. This is slow.
   bool verify = false;
   /// See RunOptions.
   std::filesystem::path base_dir;
-  /// Gets two runs, the simulation and the first one on the device, with the same tracks; not in
-  /// lock-step, where they have the same times. Its `commit` is the caller's.
+  /// Records the simulation and the first run on the device, with the same tracks. Not used in lock
+  /// step, where both have the same times. The caller calls `commit`.
   Recorders* recorders = nullptr;
-  /// Called several times a second; what it throws ends the run.
+  /// Called several times a second; may throw to end the run.
   std::function<void()> check = [] {};
-  /// Called now and then with the run (0: simulation), and its finished turns; may throw to end.
+  /// Called with the run (0: the simulation) and its finished turns; may throw to end the run.
   std::function<void(std::int64_t, std::int64_t)> progress = [](std::int64_t, std::int64_t) {};
 };
 
-/// One number of a result: simulated, and in the median of the repetitions.
+/// One metric: the simulated number, and the median of the repetitions.
 struct ValidationRow {
   std::string metric;
   std::string unit;
@@ -44,12 +43,12 @@ struct ValidationRow {
   double measured = 0;
   double lowest = 0;
   double highest = 0;
-  /// Error. For rates the difference, for times simulated / measured - 1.
+  /// For rates the difference, for other numbers simulated / measured - 1.
   double error = 0;
-  /// Simulated again with the pace at which the device computed in these runs, and its error.
+  /// The number of a simulation at the device's pace in these runs, and its error.
   double at_pace = 0;
   double error_at_pace = 0;
-  /// Largest |error| in band; nullopt if there is no band.
+  /// Largest allowed |error|; nullopt for metrics without a band.
   std::optional<double> band;
 
   [[nodiscard]] bool in_band() const;
@@ -64,41 +63,41 @@ struct Validation {
   std::vector<Json> measured;
   /// Pace of all repetitions together.
   Pace pace;
-  /// Mean share in use of the batch slots or of the HBM for KV, whichever is used more. Times are
-  /// judged up to a limit.
+  /// The larger mean share in use of batch slots and of HBM for KV. Above a limit the validation is
+  /// out of band.
   double occupied = 0;
 
   [[nodiscard]] bool in_band() const;
 };
 
-/// Throws what `validate` would throw for the config before it runs.
+/// Throws for a config that cannot run on the device, as `validate` does.
 void check_validates(const RunConfig& config, const ValidateOptions& options);
 
-/// Hit rates are judged within 1 point, p50 and p90 of the time to first token within 10 % or three
-/// times the spread of the repetitions, whichever is more. What the simulation says at the runs'
-/// own pace is shown beside it and judged by nobody: it tells the machine's share of an error.
-/// Throws as simulate does, ConfigError for what a device cannot run, DeviceError for devices and
-/// drives.
+/// Runs the config in simulation and on the device. Hit rates must agree within 1 point. p50 and
+/// p90 of TTFT must agree within 10 %, or three times the noise (half of the repetitions' range),
+/// if that is more. Numbers at the runs' own pace have no band; they show the machine's share of an
+/// error. Throws as `simulate` does, ConfigError for a config that the device cannot run, and
+/// DeviceError for devices and drives.
 [[nodiscard]] Validation validate(const RunConfig& config, const PolicyRegistry& registry,
                                   const ValidateOptions& options);
 
-/// A run whose times are simulated and whose work is done on the device.
+/// A run with simulated times whose work is done on the device.
 struct LockStep {
   std::string device;
   std::vector<std::string> stand_ins;
-  /// The decisions of both runs are the same, line by line, and so are the results.
+  /// Whether the decisions, metrics and workload equal those of the simulation.
   bool equal = false;
   std::int64_t decisions = 0;
   std::int64_t moves = 0;
   Bytes moved;
   Bytes verified;
 };
-/// Throws as validate does, and DeviceError for a token whose KV is wrong after a move.
+/// Throws as `validate` does, and DeviceError for a token with wrong KV after a move.
 [[nodiscard]] LockStep validate_in_lock_step(const RunConfig& config,
                                              const PolicyRegistry& registry,
                                              const ValidateOptions& options);
 
-/// One config of several: its names, in a table that has a line for each.
+/// The label columns of a table with a line for each config of a sweep.
 struct ValidationColumns {
   std::vector<std::string> axes;
   /// Width of the longest label of each axis.
@@ -110,7 +109,7 @@ struct ValidationColumns {
                                      const std::vector<std::string>& labels,
                                      const Validation& validation);
 
-/// `kvtier.validation/1`.
+/// The result as JSON (`kvtier.validation/1`).
 [[nodiscard]] Json to_json(const Validation& validation);
 [[nodiscard]] Json to_json(const LockStep& run);
 [[nodiscard]] std::string to_table(const Validation& validation);

@@ -62,7 +62,8 @@ TEST_F(PlanCommand, ExitsWithOneIfNothingMeetsTheSlo) {
   write_plan("turns<=1");
   const Outcome outcome = kvtier({"plan", "plan.json", "--json", "out.json"});
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.out.find("No configuration meets the SLO. What binds is turns <= 1"),
+  EXPECT_NE(outcome.out.find(
+                "No configuration meets the SLO. The nearest configuration misses turns <= 1"),
             std::string::npos)
       << outcome.out;
   EXPECT_EQ(read_json("out.json")["feasible"], false);

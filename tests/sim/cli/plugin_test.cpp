@@ -65,8 +65,7 @@ TEST_F(Plugin, MayFollowTheCommandAndBeRepeated) {
   const Outcome outcome = kvtier({"--plugin", kNewest, "list", "policies", "--plugin", kNewest});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err, "kvtier: --plugin: " + kNewest +
-                             ": eviction policy \"newest_first\": there is one of this name "
-                             "already\n");
+                             ": eviction policy \"newest_first\": this name is already used\n");
 }
 
 TEST_F(Plugin, PassesTheChecksOfEveryEvictionPolicy) {
@@ -117,19 +116,18 @@ TEST_F(Plugin, IsRefusedWithAnotherVersion) {
 
 TEST_F(Plugin, IsRefusedWithAnotherLayout) {
   expect_refused("plugin_layout",
-                 {"was built by a compiler or standard library that is unlike this kvtier's"});
+                 {"was built by a compiler or standard library that differs from this kvtier's"});
 }
 
 TEST_F(Plugin, IsRefusedWithoutAPolicy) { expect_refused("plugin_empty", {"has no policy"}); }
 
 TEST_F(Plugin, IsRefusedIfItThrows) {
-  expect_refused("plugin_throws", {"does not give its policies: no licence"});
+  expect_refused("plugin_throws", {"add_policies failed: no licence"});
 }
 
 TEST_F(Plugin, IsRefusedForATakenNameAndAllOtherProblems) {
-  expect_refused("plugin_taken",
-                 {"admission policy \"second_hit\": there is one of this name already",
-                  "admission policy \"nameless\": summary: is empty"});
+  expect_refused("plugin_taken", {"admission policy \"second_hit\": this name is already used",
+                                  "admission policy \"nameless\": summary: is empty"});
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST_F(ReportCommand, WritesOnePageThatHoldsAllThatItNeeds) {
   const std::string page = read("a.html");
   EXPECT_EQ(page.find("<!DOCTYPE html>"), 0U);
   for (const char* part : {"Chart.js v3", "Released under the MIT License", "Permission is hereby",
-                           "id=\"drawings\"", "What is stored in DRAM", "default-src 'none'"}) {
+                           "id=\"drawings\"", "KV stored in DRAM", "default-src 'none'"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
   for (const char* loaded : {"src=", "@import", "url(", "<link rel=\"stylesheet\""}) {

@@ -1,5 +1,5 @@
-// Draws the charts that the page describes. Everything to be shown is in the element "drawings";
-// colours are those of the style sheet, so that light and dark have their own.
+// Draws the charts of the page. The element "drawings" has their data. Colours come from the style
+// sheet, which has a light and a dark set.
 (function () {
   "use strict";
   const drawings = JSON.parse(document.getElementById("drawings").textContent);
@@ -25,7 +25,7 @@
     return Math.abs(value) >= 1e6 ? value.toExponential(1) : String(Number(value.toPrecision(4)));
   }
 
-  // A label in lines of at most `width` characters, two at most, broken after blanks and underscores.
+  // Wraps a label into at most two lines of `width` characters, after blanks and underscores.
   function wrap(text, width) {
     const lines = [""];
     for (const word of text.split(/(?<=[ _])/)) {
@@ -127,7 +127,7 @@
 
   const labelFont = () => "12px " + getComputedStyle(document.body).fontFamily;
 
-  // Writes a text behind the end of each bar; where there is no room, into the bar or before it.
+  // Writes a text after the end of each bar; without room there, into the bar or before it.
   const barTexts = (texts) => ({
     id: "barTexts",
     afterDatasetsDraw(chart) {
@@ -146,7 +146,7 @@
       draw.restore();
     },
   });
-  // One text a label, at the end of the longest of its bars.
+  // One text for each label, at the end of its longest bar.
   const atEnds = (text) => barTexts((chart) =>
     chart.data.labels.map((_, i) => {
       const bars = chart.data.datasets.map((set, at) => chart.getDatasetMeta(at))
@@ -356,7 +356,7 @@
     },
   };
 
-  // Writes each point's name beside it, on the side that has room, where no other name is.
+  // Writes each point's name beside it, where there is room and no other name.
   const pointLabels = {
     id: "pointLabels",
     afterDatasetsDraw(chart) {

@@ -396,7 +396,7 @@ TEST_F(Reproducing, RefusesBandsWithoutAMeaning) {
             {"name": "c", "unit": "x", "value": "paper"},
             {"name": "d", "unit": "x", "value": "ours"})");
   EXPECT_EQ(problems(),
-            (Lines{"figures/1.json: /values/0/band: there is no \"paper\" to be near to",
+            (Lines{"figures/1.json: /values/0/band: there is no \"paper\" to compare with",
                    "figures/1.json: /values/1/band: expected one of \"absolute\" and \"relative\"",
                    "figures/1.json: /values/2/value: the value has no \"paper\"",
                    "figures/1.json: /values/3/value: only an explanation can say \"ours\""}));
@@ -407,12 +407,13 @@ TEST_F(Reproducing, HoldsTextsAndNumbersOfExplanationsTogether) {
     "text": "{paper} and {none}", "numbers": {"spare": {"value": 1}, "empty": {}}}})");
   EXPECT_EQ(
       problems(),
-      (Lines{"figures/1.json: /values/0/explain/numbers/empty: expected a \"value\" or a "
-             "\"search\"",
-             "figures/1.json: /values/0/explain/text: {paper} is no number of the explanation",
-             "figures/1.json: /values/0/explain/text: {none} is no number of the explanation",
-             "figures/1.json: /values/0/explain/numbers/empty: the text does not say it",
-             "figures/1.json: /values/0/explain/numbers/spare: the text does not say it"}));
+      (Lines{
+          "figures/1.json: /values/0/explain/numbers/empty: expected a \"value\" or a "
+          "\"search\"",
+          "figures/1.json: /values/0/explain/text: {paper} is no number of the explanation",
+          "figures/1.json: /values/0/explain/text: {none} is no number of the explanation",
+          "figures/1.json: /values/0/explain/numbers/empty: the text does not use this number",
+          "figures/1.json: /values/0/explain/numbers/spare: the text does not use this number"}));
 }
 
 TEST_F(Reproducing, NamesItemsThatNothingUses) {
@@ -420,7 +421,7 @@ TEST_F(Reproducing, NamesItemsThatNothingUses) {
             {"each": [], "name": "a", "unit": "x", "value": 1},
             {"each": [3], "name": "a", "unit": "x", "value": 1})");
   EXPECT_EQ(problems(),
-            (Lines{"figures/1.json: /values/0/each/0/model: nothing beside \"each\" says {model}",
+            (Lines{"figures/1.json: /values/0/each/0/model: no text beside \"each\" has {model}",
                    "figures/1.json: /values/1/each: expected a list of objects, got []",
                    "figures/1.json: /values/2/each/0: expected an object, got 3"}));
 }

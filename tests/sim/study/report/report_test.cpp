@@ -256,8 +256,8 @@ TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
              "b.",
              "The first token comes after 2 s on average (p99 8 s) with a, and after 3 s with "
              "b.",
-             "The cheapest is a, at $7.00 per million output tokens. What it waits for most "
-             "is batch slots 25 %."}));
+             "The cheapest is a, at $7.00 per million output tokens. Its main cause of "
+             "waiting is batch slots 25 %."}));
   EXPECT_NE(page().find("<h1>llama2-13b; 2 x A100; sharegpt; 1.5 sessions/s</h1>"),
             std::string::npos);
   // An overloaded run is no answer.
