@@ -130,8 +130,9 @@ struct Cluster::MemberBackend final : SimulatedBackend {
   std::array<Bytes, kMedia> to_shared{};
 
   MemberBackend(Cluster& own_cluster, InstanceId own_number)
-      : SimulatedBackend(own_cluster.config_.hardware, own_cluster.config_.model.layers,
-                         own_cluster.timing_, own_cluster.stepping_),
+      : SimulatedBackend(own_cluster.kind(own_number).config->hardware,
+                         own_cluster.config_.model.layers, *own_cluster.kind(own_number).timing,
+                         own_cluster.stepping_),
         cluster(own_cluster),
         number(own_number) {
     if (const auto& tier = cluster.config_.cluster.shared) {
@@ -213,7 +214,7 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
   member->observer.backend = &member->backend;
   Member* const made = member.get();
   member->instance.emplace(
-      Instance::Setup{.config = &config_,
+      Instance::Setup{.config = kind(number).config,
                       .registry = &registry_,
                       .backend = &member->backend,
                       .sessions = &member->sessions,
@@ -236,7 +237,8 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
 Cluster::Cluster(const Setup& setup)
     : config_(*setup.config),
       registry_(*setup.registry),
-      timing_(*setup.timing),
+      kinds_(static_cast<std::size_t>(config_.cluster.instances),
+             Kind{setup.config, setup.timing}),
       source_(*setup.sessions),
       observer_(setup.observer),
       stepping_(setup.stepping),
@@ -264,6 +266,12 @@ Cluster::Cluster(const Setup& setup)
       next_(static_cast<std::size_t>(config_.cluster.instances)),
       series_(static_cast<std::size_t>(config_.cluster.instances)),
       noticed_(config_.cluster.lost.size(), false) {
+  const auto groups = instance_groups(config_);
+  for (std::size_t i = 0; i < kinds_.size(); ++i) {
+    if (groups[i]) {
+      kinds_[i] = setup.groups[*groups[i]];
+    }
+  }
   if (const auto& apart = config_.cluster.disaggregation) {
     decode_router_.emplace(
         ClusterRouter::Setup{.config = setup.config,
@@ -307,7 +315,8 @@ Cluster::Cluster(const Setup& setup)
   }
   for (std::size_t i = 0; i < config_.cluster.slow.size(); ++i) {
     const SlowInstanceConfig& slow = config_.cluster.slow[i];
-    slow_.push_back(std::make_unique<SlowTiming>(timing_, slow.factor));
+    const auto number = static_cast<std::size_t>(slow.instance);
+    slow_.push_back(std::make_unique<SlowTiming>(*kinds_[number].timing, slow.factor));
     clock_.set_own_timer(time_at(slow.from), kSpeeds | i);
     if (slow.until) {
       clock_.set_own_timer(time_at(*slow.until), kSpeeds | i);
@@ -531,6 +540,12 @@ void Cluster::count_requests(InstanceId instance) {
 }
 
 void Cluster::on_admitted(std::uint32_t request) {
+  const Turn& turn = turns_[request];
+  if (turn.stage == Stage::prefill && pushes()) [[unlikely]] {
+    // Its KV goes out while it is computed, but for that of the last layer.
+    const Apart& apart = apart_[request];
+    send(request, apart.pushed - apart.pushed / config_.model.layers);
+  }
   if (!std::exchange(turns_[request].admitted, true)) {
     users_.admitted(request);
   }
@@ -635,8 +650,13 @@ void Cluster::place_apart(SessionSlot slot, const ClusterRouter::Request& reques
     turn.id = apart.decode_id;
   } else {
     ++transfers_.apart;
+    apart.prefiller = router_.route(request, turn.id);
     turn.stage = Stage::prefill;
-    turn.instance = router_.route(request, turn.id);
+    turn.instance = apart.prefiller;
+    if (pushes()) {
+      apart.since = clock_.now();
+      begin_decode_stage(slot);
+    }
   }
   dispatch(slot, *members_[turn.instance.value]);
 }
@@ -667,30 +687,66 @@ void Cluster::end_prefill(SessionSlot slot, const RequestRecord& record) {
   Turn& turn = turns_[slot];
   Apart& apart = apart_[slot];
   apart.prefilled = record;
-  apart.prefiller = turn.instance;
   apart.since = clock_.now();
-  turn.stage = Stage::decode;
-  turn.instance = apart.decoder;
-  turn.id = apart.decode_id;
+  if (pushes()) {
+    begin_decode_stage(slot);
+    turn.slot = apart.decode_slot;
+    send(slot, std::max(Bytes(1), apart.pushed / config_.model.layers));
+    return;
+  }
+  begin_decode_stage(slot);
   dispatch(slot, *members_[turn.instance.value]);
 }
 
+void Cluster::begin_decode_stage(SessionSlot slot) {
+  Turn& turn = turns_[slot];
+  Apart& apart = apart_[slot];
+  turn.stage = Stage::decode;
+  turn.instance = apart.decoder;
+  std::swap(turn.id, apart.decode_id);
+}
+
+void Cluster::start_push(SessionSlot slot, Tokens tokens) {
+  Turn& turn = turns_[slot];
+  Apart& apart = apart_[slot];
+  apart.pushed = bytes_per_token_ * tokens.value;
+  apart.decode_slot = turn.slot;
+  turn.stage = Stage::prefill;
+  turn.instance = apart.prefiller;
+  std::swap(turn.id, apart.decode_id);
+  dispatch(slot, *members_[turn.instance.value]);
+}
+
+void Cluster::send(SessionSlot slot, Bytes bytes) {
+  Apart& apart = apart_[slot];
+  const std::size_t edge = network_->topology().find_edge(
+      static_cast<Medium>(apart.prefiller.value), static_cast<Medium>(apart.decoder.value));
+  ++apart.transfers;
+  static_cast<void>(network_->start(edge, bytes, kArrival | slot, clock_.now()));
+}
+
 void Cluster::fetch(std::uint32_t request, Tokens tokens) {
-  const Turn& turn = turns_[request];
+  Turn& turn = turns_[request];
   Apart& apart = apart_[request];
   transfers_.room_ns.add((clock_.now() - apart.since).ns);
   apart.since = clock_.now();
   const Bytes bytes = bytes_per_token_ * tokens.value;
   transfers_.bytes += bytes;
-  if (bytes.value == 0) {
+  if (bytes.value == 0 && pushes()) {
+    // The decode instance has all of it, and nothing is prefilled.
+    router_.finished(apart.decode_id, in_group(apart.prefiller));
+    --transfers_.apart;
+    ++transfers_.local;
+    turn.stage = Stage::whole;
+  } else if (bytes.value == 0) {
     transfers_.transfer_ns.add(0);
     decode_router_->first_token(turn.id, in_group(turn.instance));
     let_go_prefilled(request);
-    return;
+  } else if (pushes()) {
+    start_push(request, tokens);
+  } else {
+    send(request, bytes);
   }
-  const std::size_t edge = network_->topology().find_edge(
-      static_cast<Medium>(apart.prefiller.value), static_cast<Medium>(apart.decoder.value));
-  static_cast<void>(network_->start(edge, bytes, kArrival | request, clock_.now()));
 }
 
 void Cluster::step_network() {
@@ -702,7 +758,10 @@ void Cluster::step_network() {
 
 void Cluster::finish_transfer(SessionSlot slot) {
   const Turn& turn = turns_[slot];
-  const Apart& apart = apart_[slot];
+  Apart& apart = apart_[slot];
+  if (--apart.transfers > 0 || turn.stage == Stage::prefill) {
+    return;
+  }
   transfers_.transfer_ns.add((clock_.now() - apart.since).ns);
   let_go_prefilled(slot);
   decode_router_->first_token(turn.id, in_group(turn.instance));
@@ -849,7 +908,7 @@ void Cluster::come_back(std::size_t fault) {
 
 void Cluster::set_speeds(InstanceId instance) {
   Member& member = *members_[instance.value];
-  const TimingModel* timing = &timing_;
+  const TimingModel* timing = kind(instance).timing;
   for (std::size_t i = 0; i < slow_.size(); ++i) {
     const SlowInstanceConfig& slow = config_.cluster.slow[i];
     if (slow.instance == static_cast<std::int64_t>(instance.value) &&

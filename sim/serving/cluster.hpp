@@ -60,8 +60,15 @@ class UserClock final : public Backend {
 /// the network.
 class Cluster final : private Dispatcher {
  public:
+  /// A config of instances, and its times.
+  struct Kind {
+    const RunConfig* config = nullptr;
+    const TimingModel* timing = nullptr;
+  };
   struct Setup {
     const RunConfig* config = nullptr;
+    /// By group of /cluster/groups: that of its instances.
+    std::vector<Kind> groups{};
     const PolicyRegistry* registry = nullptr;
     const TimingModel* timing = nullptr;
     SessionSource* sessions = nullptr;
@@ -100,8 +107,9 @@ class Cluster final : private Dispatcher {
     std::int64_t apart = 0;
     std::int64_t local = 0;
     Bytes bytes;
-    /// From the end of a prefill until the decode instance has memory, and from then on until KV is
-    /// there.
+    /// pull: from the end of a prefill until the decode instance has memory, and from then on until
+    /// KV is there. push: from the turn's arrival until the decode instance has memory, and from the
+    /// end of the prefill until KV is there.
     Histogram room_ns;
     Histogram transfer_ns;
   };
@@ -144,6 +152,11 @@ class Cluster final : private Dispatcher {
     SimTime since;
     InstanceId decoder;
     std::uint64_t decode_id = 0;
+    /// Transfers that have not arrived.
+    int transfers = 0;
+    /// push: KV that is sent, and the turn's place at the decode instance.
+    Bytes pushed;
+    std::optional<SessionSlot> decode_slot;
   };
 
   /// A copy between an instance and the shared tier.
@@ -171,6 +184,14 @@ class Cluster final : private Dispatcher {
   /// Whether the decode instance computes the prompt.
   [[nodiscard]] bool prefills_itself(InstanceId decoder, const Context& prompt);
   void end_prefill(SessionSlot slot, const RequestRecord& record);
+  /// The decode instance has memory for what it lacks of the prompt, which is prefilled now.
+  void start_push(SessionSlot slot, Tokens tokens);
+  void send(SessionSlot slot, Bytes bytes);
+  /// The turn goes on at its decode instance.
+  void begin_decode_stage(SessionSlot slot);
+  [[nodiscard]] bool pushes() const {
+    return is_apart_ && config_.cluster.disaggregation->transfer == KvTransfer::push;
+  }
   void step_network();
   /// The KV that a turn's decode instance waited for is there.
   void finish_transfer(SessionSlot slot);
@@ -191,6 +212,7 @@ class Cluster final : private Dispatcher {
   void report_loads();
   void dispatch(SessionSlot slot, Member& member);
   [[nodiscard]] std::unique_ptr<Member> make_member(InstanceId instance);
+  [[nodiscard]] const Kind& kind(InstanceId instance) const { return kinds_[instance.value]; }
   void begin_measurement();
   void end_measurement();
   void lose(std::size_t fault);
@@ -204,7 +226,8 @@ class Cluster final : private Dispatcher {
 
   const RunConfig& config_;
   const PolicyRegistry& registry_;
-  const TimingModel& timing_;
+  /// By instance.
+  std::vector<Kind> kinds_;
   SessionSource& source_;
   RunObserver* observer_;
   DecodeStepping stepping_;

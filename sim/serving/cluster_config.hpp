@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hw/model/hardware.hpp"
 #include "sim/core/config.hpp"
 #include "sim/store/tier_config.hpp"
 
@@ -48,6 +49,48 @@ void describe(V& v, SlowInstanceConfig& c) {
   v.field("from", c.from, "GPU work that starts from then on is slow.", non_negative());
   v.field("until", c.until, "And from then on is not; \"none\": it stays slow.", or_word("none"));
   v.field("factor", c.factor, "Its time over the usual one.", required(between(1, 1000)));
+}
+
+/// What is installed in some instances, written as /hardware is.
+struct InstanceHardware {
+  HardwareConfig config;
+
+  friend bool operator==(const InstanceHardware&, const InstanceHardware&) = default;
+};
+void read_config(InstanceHardware& hardware, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const InstanceHardware& hardware);
+[[nodiscard]] Json config_schema(const InstanceHardware& hardware);
+
+/// Neighbouring instances that differ from the others.
+struct InstanceGroupConfig {
+  std::int64_t first = 0;
+  std::optional<std::int64_t> instances;
+  std::optional<InstanceHardware> hardware;
+  std::optional<std::int64_t> slots;
+  std::optional<Tokens> token_budget;
+
+  /// Whether an instance is one of them.
+  [[nodiscard]] bool has(std::int64_t instance) const {
+    return instance >= first && (!instances || instance < first + *instances);
+  }
+
+  friend bool operator==(const InstanceGroupConfig&, const InstanceGroupConfig&) = default;
+};
+template <class V>
+void describe(V& v, InstanceGroupConfig& c) {
+  v.field("first", c.first, "Number of the first of these instances, from 0.", at_least(0));
+  v.field("instances", c.instances, "How many they are; \"rest\": all from the first one on.",
+          or_word("rest", at_least(1)));
+  v.field("hardware", c.hardware,
+          "Hardware of each of them, a preset's name or an object with the keys of /hardware; "
+          "\"same\": /hardware.",
+          or_word("same"));
+  v.field("slots", c.slots, "In place of /serving/slots; \"same\": that value.",
+          or_word("same", between(1, 4096)));
+  v.field("token_budget", c.token_budget,
+          "In place of /serving/token_budget; \"same\": that value.",
+          or_word("same", at_least(1)));
 }
 
 /// The network between instances.
@@ -115,6 +158,15 @@ constexpr auto enum_names(PrefillDecision) {
                     std::pair{"net_new_or_load", PrefillDecision::net_new_or_load}};
 }
 
+/// How the KV of a prompt comes to the decode instance.
+enum class KvTransfer {
+  pull,  // after the prefill (vLLM's NIXL connector)
+  push,  // during the prefill, layer by layer, into memory that is taken before it (SGLang)
+};
+constexpr auto enum_names(KvTransfer) {
+  return std::array{std::pair{"pull", KvTransfer::pull}, std::pair{"push", KvTransfer::push}};
+}
+
 /// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
 /// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes
 /// memory for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token
@@ -122,6 +174,7 @@ constexpr auto enum_names(PrefillDecision) {
 struct DisaggregationConfig {
   std::int64_t prefill = 1;
   PolicyChoice decode_router{.name = "least_requests", .parameters = {}};
+  KvTransfer transfer = KvTransfer::pull;
   PrefillDecision decide = PrefillDecision::always;
   Tokens net_new_tokens{2048};
   double net_new_share = 0.7;
@@ -142,6 +195,10 @@ void describe(V& v, DisaggregationConfig& c) {
           required(at_least(1)));
   v.field("decode_router", c.decode_router,
           "Routing policy of the instances that decode. /cluster/router is that of the others.");
+  v.field("transfer", c.transfer,
+          "pull: the prompt is computed, then the decode instance takes memory for it and pulls its "
+          "KV. push: the decode instance takes memory first, and the prefill sends each layer's KV "
+          "when it is computed.");
   v.field("decide", c.decide,
           "Which prompts a prefill instance computes: always, or net_new: not those of which the "
           "decode instance lacks fewer tokens than net_new_tokens and a smaller share than "
@@ -157,6 +214,7 @@ void describe(V& v, DisaggregationConfig& c) {
 
 struct ClusterConfig {
   std::int64_t instances = 1;
+  std::vector<InstanceGroupConfig> groups;
   PolicyChoice router{.name = "session", .parameters = {}};
   SimDuration report_interval{0};
   SimDuration event_delay{0};
@@ -171,6 +229,8 @@ struct ClusterConfig {
 template <class V>
 void describe(V& v, ClusterConfig& c) {
   v.field("instances", c.instances, "Instances, each with all of /hardware.", between(1, 4096));
+  v.field("groups", c.groups,
+          "Instances that differ from the others. An instance of several groups is of the last.");
   v.field("router", c.router,
           "Routing policy: which instance a request goes to. In a system that stores the KV of "
           "sessions, without /system/blocks, it is asked once a session.");

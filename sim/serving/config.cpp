@@ -618,6 +618,34 @@ void check_sharing(const RunConfig& config, Problems& problems) {
 
 }  // namespace
 
+std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config) {
+  std::vector<std::optional<std::size_t>> groups(
+      static_cast<std::size_t>(config.cluster.instances));
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    for (std::size_t g = 0; g < config.cluster.groups.size(); ++g) {
+      if (config.cluster.groups[g].has(static_cast<std::int64_t>(i))) {
+        groups[i] = g;
+      }
+    }
+  }
+  return groups;
+}
+
+RunConfig instance_config(const RunConfig& config, std::int64_t instance) {
+  RunConfig own = config;
+  if (const auto group = instance_groups(config)[static_cast<std::size_t>(instance)]) {
+    const InstanceGroupConfig& values = config.cluster.groups[*group];
+    if (values.hardware) {
+      own.hardware = values.hardware->config;
+    }
+    own.serving.slots = values.slots.value_or(config.serving.slots);
+    if (values.token_budget) {
+      own.serving.token_budget = values.token_budget;
+    }
+  }
+  return own;
+}
+
 LoadWait load_wait(const SystemConfig& system) {
   return system.load.wait.value_or(system.blocks ? LoadWait::request : LoadWait::batch);
 }
@@ -837,13 +865,49 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
   }
 }
 
+/// Each group by itself, as if all instances were of it.
+void check_groups(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
+  const auto groups = instance_groups(config);
+  for (std::size_t g = 0; g < config.cluster.groups.size(); ++g) {
+    const InstanceGroupConfig& group = config.cluster.groups[g];
+    const std::string pointer = fmt::format("/cluster/groups/{}", g);
+    const std::int64_t last = group.first + group.instances.value_or(1) - 1;
+    if (last >= config.cluster.instances) {
+      problems.add(pointer,
+                   fmt::format("expected instances with numbers less than {}, the last one is {}",
+                               config.cluster.instances, last));
+      continue;
+    }
+    const auto own = std::find(groups.begin(), groups.end(), std::optional(g));
+    if (own == groups.end()) {
+      problems.add(pointer, "expected an instance that is of no later group");
+      continue;
+    }
+    RunConfig alike = instance_config(config, own - groups.begin());
+    alike.cluster = ClusterConfig{};
+    Problems of_group;
+    check_with_model(alike, registry, true, of_group);
+    for (const std::string& line : of_group.lines()) {
+      const bool is_own = line.starts_with("/hardware");
+      problems.add_line(pointer + (is_own ? line : ": " + line));
+    }
+  }
+  if (config.cluster.shared && !config.cluster.groups.empty()) {
+    problems.add("/cluster/groups", "with /cluster/shared expected none");
+  }
+}
+
 }  // namespace
 
 void check_run_config(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const std::size_t before = problems.lines().size();
   check_model(config.model, "/model", problems);
   if (problems.lines().size() == before) {
-    return check_with_model(config, registry, true, problems);
+    check_with_model(config, registry, true, problems);
+    if (problems.lines().size() == before) {
+      check_groups(config, registry, problems);
+    }
+    return;
   }
   // A shape with problems cannot be asked for bytes.
   RunConfig rest = config;

@@ -469,13 +469,18 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Whether a run is of several instances, or of one with what only a cluster has.
 [[nodiscard]] inline bool is_cluster(const RunConfig& config) {
   const ClusterConfig& cluster = config.cluster;
-  return cluster.instances > 1 || cluster.shared || cluster.disaggregation ||
+  return cluster.instances > 1 || !cluster.groups.empty() || cluster.shared || cluster.disaggregation ||
          !cluster.lost.empty() || !cluster.slow.empty();
 }
 /// Whether all instances have the tier together.
 [[nodiscard]] inline bool is_shared(const RunConfig& config, std::string_view tier) {
   return config.cluster.shared && to_string(config.cluster.shared->tier) == tier;
 }
+/// The config of one instance of a cluster: with the values of its group. Instances of one group
+/// have equal ones.
+[[nodiscard]] RunConfig instance_config(const RunConfig& config, std::int64_t instance);
+/// By instance: the group that it is of; nullopt: none.
+[[nodiscard]] std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config);
 /// Reports a cluster where `what` is of one instance.
 void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);
 /// Whether any instance can serve a session's next turn: they store blocks that requests share, or

@@ -43,7 +43,8 @@ bool is_users(Completion completion) {
 }  // namespace
 
 Instance::Instance(const Setup& setup)
-    : backend_(*setup.backend),
+    : config_(*setup.config),
+      backend_(*setup.backend),
       requests_({.config = setup.config,
                  .registry = setup.registry,
                  .backend = setup.backend,

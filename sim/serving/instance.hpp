@@ -41,6 +41,7 @@ class Instance final {
   /// A completion of the backend; `run` calls this for all of them.
   void on_completion(Completion completion);
 
+  [[nodiscard]] const RunConfig& config() const { return config_; }
   [[nodiscard]] const TurnMetrics& turns() const { return requests_.turns(); }
   [[nodiscard]] const WorkloadStatistics& workload() const { return requests_.workload(); }
   [[nodiscard]] std::int64_t finished_turns() const { return requests_.finished_turns(); }
@@ -83,6 +84,7 @@ class Instance final {
  private:
   [[nodiscard]] std::vector<TierCounters> tier_counters() const;
 
+  const RunConfig& config_;
   Backend& backend_;
   Requests requests_;
   std::unique_ptr<Batcher> batcher_;

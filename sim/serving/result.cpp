@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -227,6 +228,38 @@ GpuTime measured_gpu_time(Instances instances) {
   return time;
 }
 
+/// Instances of one config, and their measured work.
+struct AlikeInstances {
+  const RunConfig* config = nullptr;
+  double seconds = 0;
+  GpuTime gpu;
+};
+
+std::vector<AlikeInstances> alike_instances(Instances instances) {
+  std::vector<AlikeInstances> all;
+  for (const Instance* instance : instances) {
+    auto own = std::find_if(all.begin(), all.end(), [&](const AlikeInstances& some) {
+      return some.config == &instance->config();
+    });
+    if (own == all.end()) {
+      own = all.insert(own, {.config = &instance->config()});
+    }
+    own->seconds += measured_span(*instance).seconds();
+    own->gpu += instance->measured_gpu_time();
+  }
+  return all;
+}
+
+/// A part of the GPU time, a duration or a function of GpuTime, times the GPUs.
+template <class Part>
+double gpu_seconds(const std::vector<AlikeInstances>& alike, Part part) {
+  double sum = 0;
+  for (const AlikeInstances& some : alike) {
+    sum += std::invoke(part, some.gpu).seconds() * static_cast<double>(some.config->hardware.gpus);
+  }
+  return sum;
+}
+
 /// Whether the queue grew as long as sessions arrived.
 bool exceeds_capacity(Requests& users, Instance& instance) {
   // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
@@ -403,6 +436,26 @@ Json cost_report(const RunConfig& config, double hours) {
               {"ssd", ssd_dollars}};
 }
 
+double rent_dollars(const RunConfig& config, double hours) {
+  const auto groups = instance_groups(config);
+  double sum = 0;
+  std::vector<bool> counted(groups.size(), false);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (counted[i]) {
+      continue;
+    }
+    double alike = 0;
+    for (std::size_t j = i; j < groups.size(); ++j) {
+      alike += groups[j] == groups[i] ? 1 : 0;
+      counted[j] = counted[j] || groups[j] == groups[i];
+    }
+    sum += cost_report(instance_config(config, static_cast<std::int64_t>(i)),
+                       hours * alike)["total"]
+               .get<double>();
+  }
+  return sum;
+}
+
 Json block_hits_report(const BlockHits& hits, const Batcher& batcher) {
   const auto by_tier = [&](std::int64_t whole) {
     Json json;
@@ -443,7 +496,11 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
     }
     return total;
   };
-  const auto gpus = static_cast<double>(config.hardware.gpus);
+  const std::vector<AlikeInstances> alike = alike_instances(instances);
+  // GPUs of an instance, weighted by their work where instances differ.
+  const double gpus =
+      alike.size() == 1 ? static_cast<double>(config.hardware.gpus)
+                        : ratio(gpu_seconds(alike, &GpuTime::busy), gpu.busy().seconds());
 
   Json m;
   m["turns"] = turns.turns;
@@ -482,11 +539,11 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
       ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
   m["output_throughput_tokens_per_second"] = rate(turns.output_tokens.value);
   m["requests_per_second"] = requests_per_second(users);
-  m["gpu_seconds"] = Json{{"total", gpu.busy().seconds() * gpus},
-                          {"prefill", gpu.prefill.seconds() * gpus},
-                          {"decode", gpu.decode.seconds() * gpus},
-                          {"exposed_load", gpu.exposed_load.seconds() * gpus},
-                          {"exposed_save", gpu.exposed_save.seconds() * gpus}};
+  m["gpu_seconds"] = Json{{"total", gpu_seconds(alike, &GpuTime::busy)},
+                          {"prefill", gpu_seconds(alike, &GpuTime::prefill)},
+                          {"decode", gpu_seconds(alike, &GpuTime::decode)},
+                          {"exposed_load", gpu_seconds(alike, &GpuTime::exposed_load)},
+                          {"exposed_save", gpu_seconds(alike, &GpuTime::exposed_save)}};
   m["gpu_seconds_per_request"] = Json::object();
   for (const auto& [part, sum_of_part] : m["gpu_seconds"].items()) {
     m["gpu_seconds_per_request"][part] =
@@ -543,8 +600,19 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
 
   // `busy_cost` charges the same prices for the time the GPUs work, as AttentionStore 4.2 does; in
   // an overloaded run the two are the same.
-  m["cost_dollars"] = cost_report(config, seconds / 3600);
-  m["busy_cost_dollars"] = cost_report(config, gpu.busy().seconds() / 3600);
+  const auto dollars = [&](const auto& hours) {
+    Json all = Json::object();
+    for (const AlikeInstances& some : alike) {
+      const Json own = cost_report(*some.config, hours(some));
+      for (const auto& part : own.items()) {
+        all[part.key()] = all.value(part.key(), 0.0) + part.value().template get<double>();
+      }
+    }
+    return all;
+  };
+  m["cost_dollars"] = dollars([](const AlikeInstances& some) { return some.seconds / 3600; });
+  m["busy_cost_dollars"] =
+      dollars([](const AlikeInstances& some) { return some.gpu.busy().seconds() / 3600; });
   // Sums follow the length of the measured part; these do not.
   const auto per_million = [&](const char* cost) {
     constexpr double kMillion = 1e6;

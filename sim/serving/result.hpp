@@ -44,6 +44,8 @@ struct LinkReport {
 /// Cost of GPUs and used tiers for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
+/// Rent of all instances of a cluster for so many hours, in dollars.
+[[nodiscard]] double rent_dollars(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.
 using Instances = std::span<Instance* const>;
 /// `load` and `metrics` of a timed run. `users` are those of the whole run, with what was counted

@@ -241,24 +241,32 @@ struct Single {
 
 std::vector<LinkReport> link_reports(std::span<const Cluster::Served> served) {
   std::vector<LinkReport> links;
-  const std::vector<Link>& all = served.front().backend->topology().links;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    LinkReport link{all[i].name, {}};
-    for (const Cluster::Served& one : served) {
+  for (const Cluster::Served& one : served) {
+    const std::vector<Link>& all = one.backend->topology().links;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      auto link = std::find_if(links.begin(), links.end(), [&](const LinkReport& other) {
+        return other.name == all[i].name;
+      });
+      if (link == links.end()) {
+        link = links.insert(link, {all[i].name, {}});
+      }
       if (!one.before.empty() && !one.after.empty()) {
-        link.counters.forward += one.after[i].forward - one.before[i].forward;
-        link.counters.backward += one.after[i].backward - one.before[i].backward;
-        link.counters.busy += one.after[i].busy - one.before[i].busy;
+        link->counters.forward += one.after[i].forward - one.before[i].forward;
+        link->counters.backward += one.after[i].backward - one.before[i].backward;
+        link->counters.busy += one.after[i].busy - one.before[i].busy;
       }
     }
-    links.push_back(link);
   }
   return links;
 }
 
-TimingUse timing_use(std::span<const Cluster::Served> served) {
+/// Of the instances with this config.
+TimingUse timing_use(std::span<const Cluster::Served> served, const RunConfig& config) {
   TimingUse all;
   for (const Cluster::Served& served_by : served) {
+    if (&served_by.instance->config() != &config) {
+      continue;
+    }
     const TimingUse& one = served_by.backend->timing_use();
     all.prefills += one.prefills;
     all.extrapolated_prefills += one.extrapolated_prefills;
@@ -272,7 +280,7 @@ std::optional<Json> report_timing(const RunConfig& config, const TimingModel* ti
                                   std::span<const Cluster::Served> served) {
   return config.hardware.profile
              ? std::optional(timing_report(config, dynamic_cast<const ProfileTiming*>(timing),
-                                           timing_use(served)))
+                                           timing_use(served, config)))
              : std::nullopt;
 }
 
@@ -335,9 +343,11 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
     ServedTurns turns;
     BlockHits hits;
     GpuTime gpu;
+    std::int64_t gpus = 0;
     for (const Cluster::Served& one : served) {
       if (one.number == number) {
         Instance& instance = *one.instance;
+        gpus = instance.config().hardware.gpus;
         finished += instance.finished_turns();
         const MeasuredPart& part = cluster.users().measured();
         if (instance.measured().to <= part.from) {
@@ -369,7 +379,7 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
         {"ttft_seconds", seconds_report(turns.ttft_ns)},
         {"queue_length_mean", queue},
         {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
-        {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(config.hardware.gpus)},
+        {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(gpus)},
         {"preemptions", preemptions},
         {"series", cluster.series(number).report(cluster.users().last_finish())}};
     all.push_back(std::move(json));
@@ -400,8 +410,22 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   problems.throw_if_any();
   const auto timing = make_timing(config.model, config.hardware, config.system.positions,
                                   config.serving.slots, config.system.engine);
+  // Addresses stay.
+  std::vector<RunConfig> group_configs;
+  group_configs.reserve(config.cluster.groups.size());
+  std::vector<std::unique_ptr<TimingModel>> group_timings;
+  std::vector<Cluster::Kind> kinds;
+  const auto groups = instance_groups(config);
+  for (std::size_t g = 0; g < config.cluster.groups.size(); ++g) {
+    const RunConfig& own = group_configs.emplace_back(instance_config(
+        config, std::find(groups.begin(), groups.end(), std::optional(g)) - groups.begin()));
+    group_timings.push_back(make_timing(own.model, own.hardware, own.system.positions,
+                                        own.serving.slots, own.system.engine));
+    kinds.push_back({&own, group_timings.back().get()});
+  }
   const Users users(config, options);
   Cluster cluster({.config = &config,
+                   .groups = kinds,
                    .registry = &registry,
                    .timing = timing.get(),
                    .sessions = users.sessions,
@@ -428,6 +452,11 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   }
   Json result = report(cluster.users(), instances, users.counts(), config, link_reports(served),
                        report_timing(config, timing.get(), served));
+  for (const Cluster::Kind& kind : kinds) {
+    if (auto of_group = report_timing(*kind.config, kind.timing, served)) {
+      result["timing_of_groups"].push_back(std::move(*of_group));
+    }
+  }
   Json& metrics = result["metrics"];
   Json of_instances = instances_report(cluster, served, config);
   metrics["cluster"] =

@@ -215,8 +215,8 @@ std::shared_ptr<const Profile> load_profile(const std::string& name,
 /// merged over it. Returns false after reporting a problem; the section is then unusable.
 bool expand_section(Json& root, const Section& section, const std::string& origin,
                     const std::filesystem::path& base_dir, const ConfigDirectory& presets,
-                    Problems& problems) {
-  const std::string pointer = std::string("/") + section.key;
+                    Problems& problems, const std::string& parent = "") {
+  const std::string pointer = parent + "/" + section.key;
   if (!root.contains(section.key)) {
     return true;  // the reader reports what is missing
   }
@@ -287,9 +287,10 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
                                                const std::filesystem::path& base_dir,
                                                const ConfigDirectory& presets,
                                                const std::vector<Override>& overrides,
-                                               Problems& problems, bool& usable) {
+                                               Problems& problems, bool& usable,
+                                               const std::string& parent = "") {
   Json own = root.contains(section.key) ? root[section.key] : Json();
-  usable = expand_section(root, section, origin, base_dir, presets, problems);
+  usable = expand_section(root, section, origin, base_dir, presets, problems, parent);
   if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
       !root[section.key].contains(kProfileKey)) {
     return nullptr;
@@ -299,7 +300,7 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   if (!name.is_string() || name == "none") {
     return nullptr;  // the reader reports a value that is no name
   }
-  const std::string pointer = std::string("/") + section.key;
+  const std::string pointer = parent + "/" + section.key;
   std::shared_ptr<const Profile> profile =
       load_profile(name.get<std::string>(), base_dir, presets, pointer, problems);
   if (!profile) {
@@ -325,6 +326,36 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   }
   hardware = std::move(base);
   return profile;
+}
+
+/// Expands the hardware of each of /cluster/groups, and returns their profiles.
+std::vector<std::shared_ptr<const Profile>> expand_groups(Json& root, const std::string& origin,
+                                                          const std::filesystem::path& base_dir,
+                                                          const ConfigDirectory& presets,
+                                                          Problems& problems) {
+  std::vector<std::shared_ptr<const Profile>> profiles;
+  const Json::json_pointer groups("/cluster/groups");
+  if (!root.contains(groups) || !root[groups].is_array()) {
+    return profiles;  // the reader reports what is wrong
+  }
+  for (std::size_t i = 0; i < root[groups].size(); ++i) {
+    Json& group = root[groups][i];
+    profiles.emplace_back();
+    if (!group.is_object() || !group.contains("hardware") || group["hardware"] == "same") {
+      continue;
+    }
+    bool usable = true;
+    if (root.contains("model")) {
+      group["model"] = root["model"];  // KV is copied in pieces of the model
+    }
+    profiles.back() = expand_hardware(group, kSections[1], origin, base_dir, presets, {}, problems,
+                                      usable, fmt::format("/cluster/groups/{}", i));
+    group.erase("model");
+    if (!usable) {
+      group.erase("hardware");  // its problem is reported
+    }
+  }
+  return profiles;
 }
 
 bool is_section(const std::string& pointer) {
@@ -442,6 +473,8 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     return std::ranges::none_of(kSections,
                                 [&](const Section& section) { return is_in(section, pointer); });
   });
+  const std::vector<std::shared_ptr<const Profile>> group_profiles =
+      expand_groups(root, origin, base_dir, presets, problems);
   if (request.seed) {
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
@@ -460,6 +493,12 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   read_value(resolved.config, root, "", problems);
   if (resolved.config.hardware.profile) {
     resolved.config.hardware.profile->loaded = std::move(profile);
+  }
+  std::vector<InstanceGroupConfig>& groups = resolved.config.cluster.groups;
+  for (std::size_t i = 0; i < std::min(groups.size(), group_profiles.size()); ++i) {
+    if (groups[i].hardware && groups[i].hardware->config.profile) {
+      groups[i].hardware->config.profile->loaded = group_profiles[i];
+    }
   }
   if (problems.empty()) {
     check_run_config(resolved.config, registry, problems);

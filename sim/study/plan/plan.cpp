@@ -56,10 +56,6 @@ std::string identity_of(const RunConfig& config) {
   return json_text(json);
 }
 
-double dollars_per_hour(const RunConfig& config) {
-  return cost_report(config, static_cast<double>(config.cluster.instances))["total"].get<double>();
-}
-
 /// Capacity of a system with one tier of whole sessions and LRU; nullopt for other systems.
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
@@ -331,7 +327,7 @@ class Search {
         const auto& less = config_at(moved(place, axis, place[axis] - 1));
         const auto& more = config_at(place);
         const std::string at = fmt::format("/axes/{}/values/{}", axis, place[axis]);
-        if (less && more && dollars_per_hour(more->config) < dollars_per_hour(less->config) &&
+        if (less && more && rent_dollars(more->config, 1) < rent_dollars(less->config, 1) &&
             told.insert(at).second) {
           problems.add(at, fmt::format("costs less than \"{}\": the values of a capacity go from "
                                        "the least to the most",
@@ -425,7 +421,7 @@ class Search {
     PlanTrial trial;
     trial.labels = labels_of(place);
     trial.system = config.system.name;
-    trial.dollars_per_hour = dollars_per_hour(config);
+    trial.dollars_per_hour = rent_dollars(config, 1);
     trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
     trial.meets = trial.overloaded == 0;
     for (const SloCondition& condition : plan_.conditions) {

@@ -273,6 +273,46 @@ TEST(Disaggregation, ANetworkHasALatency) {
   EXPECT_EQ(run.request(0).finished, at_ms(25));
 }
 
+// Memory at once, prefill 0..10 with the KV of four of five layers on the network, then that of the
+// fifth until 12, the last token 12..13. The second turn lacks 6 of 18 tokens where it is decoded,
+// and computes 8.
+TEST(Disaggregation, KvMayLeaveDuringThePrefill) {
+  RunConfig config = apart(100);
+  config.cluster.disaggregation->transfer = KvTransfer::push;
+  ASSERT_EQ(config.model.layers, 5);
+  ClusterRun run(config, {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
+  EXPECT_EQ(run.request(0, 0).first_token, at_ms(13));
+  EXPECT_EQ(run.request(0, 0).finished, at_ms(33));
+  EXPECT_EQ(run.request(0, 1).finished, at_ms(133 + 8 + 1) + SimDuration(1'200'000));
+  EXPECT_EQ(run.cluster.transfers().bytes, kv(16));
+  EXPECT_EQ(run.cluster.transfers().transfer_ns.mean(), 1.6e6);
+}
+
+// A decode instance with room for 14 tokens takes the second prompt when the first request has
+// ended at 33; its prefill begins then.
+TEST(Disaggregation, APushedPrefillWaitsForTheDecodeInstance) {
+  RunConfig config = apart(14);
+  config.cluster.disaggregation->transfer = KvTransfer::push;
+  ClusterRun run(config, {session(0, {turn(10, 3)}), session(1, {turn(10, 3)})},
+                 kMillisecond * 10);
+  EXPECT_EQ(run.request(0).finished, at_ms(33));
+  EXPECT_EQ(run.request(1).admitted, at_ms(33));
+  EXPECT_EQ(run.request(1).first_token, at_ms(46));
+}
+
+// The decode instance has all of the second prompt, but for the token that is computed anyway.
+TEST(Disaggregation, NothingIsPrefilledThatTheDecodeInstanceHas) {
+  RunConfig config = apart(100);
+  config.cluster.disaggregation->transfer = KvTransfer::push;
+  SessionSpec first = session(0, {turn(1, 1)});
+  SessionSpec second = session(100, {turn(1, 1)});
+  first.shared_prompt = second.shared_prompt = {.id = 7, .tokens = Tokens(10)};
+  ClusterRun run(config, {first, second}, kMillisecond * 10);
+  EXPECT_EQ(run.request(1).finished, at_ms(101));
+  EXPECT_EQ(run.cluster.transfers().apart, 1);
+  EXPECT_EQ(run.cluster.transfers().local, 1);
+}
+
 // The core has half of what an instance may send.
 TEST(Disaggregation, TheCoreMayBeOversubscribed) {
   RunConfig config = apart(100);
@@ -326,6 +366,34 @@ TEST(Disaggregation, ADecodeInstanceComputesPromptsWhilePrefillInstancesAreBusy)
   ClusterRun both(config, {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
   EXPECT_EQ(both.cluster.transfers().apart, 1);
   EXPECT_EQ(both.cluster.transfers().local, 1);
+}
+
+TEST(InstanceGroups, HaveHardwareAndSlotsOfTheirOwn) {
+  RunConfig config = one_by_one(2, "round_robin");
+  config.serving.slots = 2;
+  config.cluster.groups = {{.first = 1, .slots = 1}};
+  const std::vector<SessionSpec> four{session(0, {turn(10, 2)}), session(0, {turn(10, 2)}),
+                                      session(1, {turn(10, 2)}), session(1, {turn(10, 2)})};
+  PolicyRegistry registry = builtin_policies();
+  ConstantTiming timing(kMillisecond, kMillisecond);
+  ConstantTiming slow(kMillisecond * 3, kMillisecond);
+  const RunConfig own = instance_config(config, 1);
+  EXPECT_EQ(own.serving.slots, 1);
+  ScriptedSource source(four);
+  Recorder recorder;
+  Cluster cluster({.config = &config,
+                   .groups = {{&own, &slow}},
+                   .registry = &registry,
+                   .timing = &timing,
+                   .sessions = &source,
+                   .observer = &recorder,
+                   .progress = {}});
+  cluster.run();
+  // Two at a time on instance 0; one at a time, each three times as long, on instance 1.
+  EXPECT_EQ(recorder.request(0, 0).first_token, at_ms(10));
+  EXPECT_EQ(recorder.request(2, 0).first_token, at_ms(20));
+  EXPECT_EQ(recorder.request(1, 0).finished, at_ms(31));
+  EXPECT_EQ(recorder.request(3, 0).first_token, at_ms(61));
 }
 
 /// Two instances with 24 blocks of a token in HBM, which share host memory. A prompt token takes
@@ -484,6 +552,22 @@ TEST(ClusterConfig, RefusesASharedTierThatNothingReaches) {
   config.cluster.instances = 256;
   EXPECT_TRUE(refuses(config,
                       "/cluster/instances: with /cluster/network expected at most 255, got 256"));
+}
+
+TEST(ClusterConfig, RefusesGroupsThatAreNotThere) {
+  RunConfig config = one_by_one(3, "round_robin");
+  config.cluster.groups = {{.first = 1, .instances = 3}};
+  EXPECT_TRUE(refuses(config,
+                      "/cluster/groups/0: expected instances with numbers less than 3, the last "
+                      "one is 3"));
+  config.cluster.groups = {{.first = 1}, {.first = 0}};
+  EXPECT_TRUE(
+      refuses(config, "/cluster/groups/0: expected an instance that is of no later group"));
+  config.cluster.groups = {{.first = 1, .hardware = InstanceHardware{config.hardware}}};
+  config.cluster.groups[0].hardware->config.hbm.capacity = Bytes(1000);
+  const std::vector<std::string> lines = problems_of(config);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_TRUE(lines.front().starts_with("/cluster/groups/0/hardware/hbm/capacity: ")) << lines[0];
 }
 
 TEST(ClusterConfig, RefusesWholeResponsesWithDisaggregation) {

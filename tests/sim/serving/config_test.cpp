@@ -57,7 +57,7 @@ TEST(CheckRunConfig, RefusesAParameterOutOfItsRange) {
   RunConfig config = two_tiers();
   config.system.prefetch = {.name = "look_ahead", .parameters = {{"window", -1}}};
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/prefetch/window: expected jobs from 0 to 1000000000000, got -1"});
+            Lines{"/system/prefetch/window: expected requests from 0 to 1000000000000, got -1"});
 }
 
 TEST(CheckRunConfig, RefusesATierThatIsNotInstalled) {
