@@ -186,8 +186,16 @@ std::vector<std::string> summarize(const Profile& profile) {
       disturbed += cell.disturbed;
     }
   }
-  return {fmt::format("{} cells measured, {} left out", cells, left_out),
-          fmt::format("{} samples, {} more rejected as disturbed", samples, disturbed)};
+  std::vector<std::string> lines{
+      fmt::format("{} cells measured, {} left out", cells, left_out),
+      fmt::format("{} samples, {} more rejected as disturbed", samples, disturbed)};
+  // Quick runs leave out few cells on an idle machine.
+  if (left_out * 4 > cells) {
+    lines.emplace_back(
+        "too many cells are left out for reliable times: run again with --resume when nothing else "
+        "runs on the machine");
+  }
+  return lines;
 }
 
 Profile calibrate(const CalibrateOptions& options) {

@@ -496,7 +496,9 @@ void check(const WorkloadConfig& config, const std::string& pointer, Problems& p
   if (config.arrivals != ArrivalModel::trace && !config.arrival_rate && !config.request_rate) {
     problems.add(pointer + "/arrival_rate",
                  config.arrivals == ArrivalModel::poisson
-                     ? "missing key: Poisson arrivals need a rate"
+                     ? config.trace ? "missing key: Poisson arrivals need a rate; arrivals "
+                                      "\"trace\" are those of the trace"
+                                    : "missing key: Poisson arrivals need a rate"
                  : config.arrivals == ArrivalModel::diurnal
                      ? "missing key: diurnal arrivals need a mean rate"
                      : "missing key: gamma and Weibull arrivals need a rate");

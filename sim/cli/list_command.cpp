@@ -23,10 +23,10 @@ template <class Interface>
 void list_kind(const char* title, const std::vector<PolicyKind<Interface>>& kinds) {
   print("{}\n", title);
   for (const auto& kind : kinds) {
-    print("  {:<18}{}\n  {:<18}knowledge {}; {}\n", kind.name, kind.summary, "",
+    print("  {:<20}{}\n  {:<20}knowledge {}; {}\n", kind.name, kind.summary, "",
           to_string(kind.knowledge), kind.source);
     for (const PolicyParameter& parameter : kind.parameters) {
-      print("  {:<18}{} ({}, {} to {}, default {}): {}\n", "", parameter.name, parameter.unit,
+      print("  {:<20}{} ({}, {} to {}, default {}): {}\n", "", parameter.name, parameter.unit,
             parameter.minimum, parameter.maximum,
             parameter.default_value ? fmt::format("{}", *parameter.default_value) : "auto",
             parameter.documentation);

@@ -1,9 +1,7 @@
 #include "sim/cli/program.hpp"
 
 #include <exception>
-#include <memory>
 #include <new>
-#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -31,16 +29,6 @@ struct ExitCode {
 };
 
 }  // namespace
-
-ConfigDirectory Program::presets() const {
-  ConfigDirectory presets = ConfigDirectory::find(config_dir);
-  presets.on_notice([told = std::make_shared<std::set<std::string>>()](const std::string& notice) {
-    if (told->insert(notice).second) {
-      tell(notice);
-    }
-  });
-  return presets;
-}
 
 int run_program(int argc, char** argv, std::initializer_list<AddCommand> commands) {
   prepare_standard_streams();

@@ -22,9 +22,8 @@ struct Program {
   /// Runs the subcommand that the command line names.
   Action run;
 
-  /// The folder with presets. Each notice of a preset goes to standard error once. Throws
-  /// ConfigError.
-  [[nodiscard]] ConfigDirectory presets() const;
+  /// The folder with presets. Throws ConfigError.
+  [[nodiscard]] ConfigDirectory presets() const { return ConfigDirectory::find(config_dir); }
   /// The program's own policies and those of its plugins. Throws ConfigError.
   [[nodiscard]] PolicyRegistry policies() const { return load_policies(plugins); }
 };

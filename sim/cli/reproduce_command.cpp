@@ -63,8 +63,7 @@ struct EnginesCommandOptions {
 };
 
 int engines_command(const Program& program, const EnginesCommandOptions& options) {
-  // No config names a preset here, so notices of presets are not printed.
-  const ConfigDirectory presets = ConfigDirectory::find(program.config_dir);
+  const ConfigDirectory presets = program.presets();
   EnginesInput input;
   if (options.oracles.empty()) {
     input = engines_sample(presets);

@@ -128,17 +128,6 @@ void show(const Json& result, const SimulateOptions& options, const std::string&
   if (result["metrics"].contains("classes")) {
     show_classes(result["metrics"]["classes"]);
   }
-  if (result.contains("timing")) {
-    const Json& timing = result["timing"];
-    print(
-        "\nTimes of profile {}: {} of {} prefills and {} of {} decode iterations lie outside the "
-        "measured range\n",
-        timing["profile"].get<std::string>(),
-        timing["prefills"]["extrapolated"].get<std::int64_t>(),
-        timing["prefills"]["total"].get<std::int64_t>(),
-        timing["decode_iterations"]["extrapolated"].get<std::int64_t>(),
-        timing["decode_iterations"]["total"].get<std::int64_t>());
-  }
 }
 
 int simulate_command(const Program& program, const SimulateOptions& options) {

@@ -55,6 +55,12 @@ std::string_view closest_match(std::string_view word, const std::vector<std::str
   std::string_view best;
   std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : known) {
+    // The beginning of a name is that name: "h100" is not "h200".
+    if (word.size() >= 3 && candidate.starts_with(word)) {
+      return candidate;
+    }
+  }
+  for (const std::string& candidate : known) {
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;

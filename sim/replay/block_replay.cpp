@@ -405,9 +405,6 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
 }
 
 Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json& result) {
-  if (is_cluster(config)) {
-    return nullptr;  // Belady's choice has one pool, but routers fill several
-  }
   const StoreRules rules = store_rules(config);
   const Tokens block = rules.pools.front().block;
   const TurnFitter fitter(config);
@@ -424,9 +421,11 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
     }
     belady.add(prompt, stored);
   }
+  // No router finds more in the pools of several instances than in one global pool.
   std::int64_t capacity = 0;
   for (const PoolRules& pool : rules.pools) {
-    capacity += (pool.block * pool.capacity + block - Tokens(1)).value / block.value;
+    const std::int64_t pools = pool.shared ? 1 : config.cluster.instances;
+    capacity += (pool.block * pool.capacity + block - Tokens(1)).value / block.value * pools;
   }
   const std::int64_t hits =
       belady.hits(capacity, static_cast<std::size_t>(config.workload.warmup_turns));

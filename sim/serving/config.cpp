@@ -332,7 +332,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
               (policy != "arc" || !is_second || blocks.touch == Touch::lookup)) ||
                  !tier.eviction.parameters.empty(),
              pointer + "/eviction",
-             is_second ? "lru, fifo, lfu or (with touch end) arc, without parameters"
+             is_second ? "lru, fifo, lfu or (with touch end) arc, without parameters; other "
+                         "policies need /system/blocks/unit tail"
                        : "lru, fifo or lfu, without parameters");
       refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission",
              "always, but for extents and sequences");

@@ -106,7 +106,8 @@ TEST(WorkloadCheck, ReportsAllProblemsOfATraceAtOnce) {
       "/workload/tokenizer: only the format sharegpt_json has texts to count the tokens of");
   EXPECT_EQ(problems_of(R"({"trace":"t","format":"sharegpt_json"})"),
             "/workload/tokenizer: the format sharegpt_json needs a tokenizer\n"
-            "/workload/arrival_rate: missing key: Poisson arrivals need a rate");
+            "/workload/arrival_rate: missing key: Poisson arrivals need a rate; arrivals "
+            "\"trace\" are those of the trace");
 }
 
 TEST(WorkloadCheck, SessionStartsNeedRecordedArrivals) {
@@ -448,8 +449,8 @@ TEST(MakeSource, RefusesATraceThatIsTooShort) {
                         static_cast<void>(sessions_of(
                             R"({"trace":"t.csv","arrival_rate":"1/s","sessions":3})", 1, dir));
                       }),
-      "t.csv: the trace ends after 2 sessions, 3 were asked for (\"sessions\": \"all\" takes what "
-      "is there, "
+      "t.csv: the trace ends after 2 sessions, 3 were asked for (\"sessions\": \"all\" takes all "
+      "of them, "
       "\"replay\": \"bootstrap\" draws any number)");
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,18 +25,8 @@ class ConfigDirectory {
   [[nodiscard]] std::filesystem::path file(const std::string& kind, const std::string& name) const;
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-  /// Called each time a config names a preset with a key "notice", such as a change of its values.
-  using OnNotice = std::function<void(const std::string& notice)>;
-  void on_notice(OnNotice call) { on_notice_ = std::move(call); }
-  void give_notice(const std::string& notice) const {
-    if (on_notice_) {
-      on_notice_(notice);
-    }
-  }
-
  private:
   std::filesystem::path path_;
-  OnNotice on_notice_;
 };
 
 }  // namespace kvtier

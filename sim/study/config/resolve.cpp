@@ -19,7 +19,6 @@ namespace {
 
 constexpr const char* kPresetKey = "preset";
 constexpr const char* kSchemaKey = "$schema";
-constexpr const char* kNoticeKey = "notice";
 constexpr const char* kPolicyKey = "policy";
 constexpr const char* kProfileKey = "profile";
 constexpr const char* kHardwareProfile = "/hardware/profile";
@@ -146,18 +145,6 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
     Json json = read_json_file(path);
     if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
       json = write_value(model_from_hugging_face(json, path.string()));
-    }
-    if (const auto notice = json.find(kNoticeKey); notice != json.end()) {
-      if (!notice->is_string()) {
-        problems.add_line(fmt::format("{}: /{}: expected a text, got {}", path.string(), kNoticeKey,
-                                      quote_json(*notice)));
-        return std::nullopt;
-      }
-      // Only the preset that the config names gives its notice.
-      if (chain.size() == 1) {
-        presets.give_notice(notice->get<std::string>());
-      }
-      json.erase(notice);
     }
     const auto base_name = json.find(kPresetKey);
     if (base_name == json.end()) {
@@ -396,9 +383,6 @@ Json preset_schema(Json whole) {
   changes["required"] = Json::array({kPresetKey});
   for (Json* schema : {&whole, &changes}) {
     (*schema)["properties"][kSchemaKey] = Json{{"type", "string"}};
-    (*schema)["properties"][kNoticeKey] =
-        Json{{"type", "string"},
-             {"description", "A line that the program prints when a config names this preset."}};
   }
   return Json{{"anyOf", Json::array({whole, changes})}};
 }

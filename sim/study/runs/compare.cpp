@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/build.hpp"
+#include "sim/core/quantity.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "sim/study/runs/find_capacity.hpp"
@@ -112,15 +113,43 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
-/// Joined names of the tiers that still fill and evict nothing.
-std::string filling_tiers(const Json& result) {
+/// Whether a tier is full for most of the measured part, and evicts nothing.
+bool is_full(const Json& result, const std::string& name) {
+  constexpr double kFull = 0.9;
+  const Json& tier = result["metrics"]["tiers"][name];
+  const Json& hardware = result["config"]["hardware"];
+  const Json::json_pointer own("/config/system/tiers/" + name + "/blocks/capacity");
+  if (tier["evictions"] != 0 || !hardware.contains(name) || !hardware[name].is_object() ||
+      (result.contains(own) && result.at(own) != "installed")) {
+    return false;
+  }
+  const auto capacity =
+      parse_quantity<Bytes>(hardware[name]["capacity"].get<std::string>());
+  return capacity && tier["occupancy_bytes"]["mean"].get<double>() >
+                         kFull * static_cast<double>(capacity->value);
+}
+
+/// Joined names of the tiers that evict nothing, because they still fill or keep all they have.
+std::string tiers_without_evictions(const Json& result, bool full) {
   std::vector<std::string> names;
   for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    if (tier["filling"] == true) {
+    if (full ? is_full(result, name) : tier["filling"] == true && !is_full(result, name)) {
       names.push_back(name);
     }
   }
   return detail::join(names, " and ");
+}
+
+/// "99.1 % and 3.2 %": the shares of prefills and decode iterations that a profile did not measure;
+/// empty: none.
+std::string describe_extrapolation(const Json& timing) {
+  const auto percent = [&](const char* part) {
+    const auto total = timing[part]["total"].get<double>();
+    return total > 0 ? 100 * timing[part]["extrapolated"].get<double>() / total : 0;
+  };
+  const double prefills = percent("prefills");
+  const double decode = percent("decode_iterations");
+  return prefills + decode > 0 ? fmt::format("{:.1f} % and {:.1f} %", prefills, decode) : "";
 }
 
 /// Sentences below the table, on the columns that need them.
@@ -134,7 +163,13 @@ std::string notes(const Comparison& comparison) {
           std::find_if(column.results.begin(), column.results.end(), exceeds_capacity);
       rates.push_back(fmt::format("{} {}", column.system, stable_rate(*searched)));
     }
-    const std::string filling = filling_tiers(column.results.front());
+    const std::string filling = tiers_without_evictions(column.results.front(), false);
+    const std::string full = tiers_without_evictions(column.results.front(), true);
+    if (!full.empty()) {
+      text += fmt::format(
+          "\n{}: {} full, and this system evicts nothing there: new KV finds no room.\n",
+          column.system, full);
+    }
     if (!filling.empty()) {
       systems_by_filling[filling].push_back(column.system);
     }
@@ -142,6 +177,26 @@ std::string notes(const Comparison& comparison) {
     if (!length.empty()) {
       text += fmt::format("\n{}: {}\n", column.system, length);
     }
+  }
+  std::map<std::string, std::vector<std::string>> outside_by_profile;
+  for (const Comparison::Column& column : comparison.columns) {
+    const Json& result = column.results.front();
+    Json timings = result.value("timing_of_groups", Json::array());
+    if (result.contains("timing")) {
+      timings.push_back(result["timing"]);
+    }
+    for (const Json& timing : timings) {
+      const std::string outside = describe_extrapolation(timing);
+      if (!outside.empty()) {
+        outside_by_profile[timing["profile"].get<std::string>()].push_back(column.system + " " +
+                                                                           outside);
+      }
+    }
+  }
+  for (const auto& [profile, outside] : outside_by_profile) {
+    text += fmt::format(
+        "\nPrefills and decode iterations outside the range that profile {} measured: {}.\n",
+        profile, fmt::join(outside, ", "));
   }
   for (const auto& [tiers, systems] : systems_by_filling) {
     text += fmt::format(

@@ -176,7 +176,7 @@ std::vector<std::string> failed_expectations(const FindValue& find,
   for (const Expectation& expectation : expectations) {
     const std::optional<Json> value = find(expectation.pointer);
     if (!value) {
-      problems.add(key_of(expectation.pointer), "the result has no such value");
+      problems.add(expectation.pointer, "the result has no such value");
       continue;
     }
     const std::string complaint = check(expectation, *value);

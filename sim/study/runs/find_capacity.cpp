@@ -265,6 +265,9 @@ class Search {
   /// not in the range.
   Rates neighbours(double begin) {
     const double step = options_.step;
+    if (options_.starts_overloaded) {
+      trials_.emplace(begin, CapacityTrial{.rate = begin, .overloaded = 1});
+    }
     if (meets_at(begin)) {
       for (double rate = begin; rate < begin * kCapacityRange; rate *= step) {
         if (!meets_at(rate * step)) {
@@ -426,7 +429,8 @@ std::string describe_rate(const std::string& key, double rate) {
 std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
                                               const PolicyRegistry& registry,
                                               const RunOptions& run) {
-  constexpr CapacityOptions kCoarse{.replications = 1, .tolerance = 0.05, .step = 1.5};
+  constexpr CapacityOptions kCoarse{
+      .replications = 1, .tolerance = 0.05, .step = 1.5, .starts_overloaded = true};
   ResolvedConfig stationary = config;
   WorkloadConfig& workload = stationary.config.workload;
   workload.measure = Measure::automatic;

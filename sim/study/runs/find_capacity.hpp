@@ -41,6 +41,8 @@ struct CapacityOptions {
   double tolerance = 0.01;
   /// Factor between neighbouring rates until one meets the SLO and the next one misses it; > 1.
   double step = 2;
+  /// The load at the config's own rate is known to exceed capacity.
+  bool starts_overloaded = false;
 };
 
 /// Results at one rate. Numbers are means over the replications.
@@ -100,8 +102,8 @@ struct CapacitySearch {
 /// The search tries rates up to this factor above and below the config's.
 inline constexpr double kCapacityRange = 1024;
 
-/// The highest arrival rate, request rate or speed-up, to 5 %, at which the load of `config` does
-/// not exceed its capacity. nullopt if the search found none, or its runs were too short. It
+/// The highest arrival rate, request rate or speed-up, to 5 %, at which the load of `config`, which
+/// exceeds its capacity, would not. nullopt if the search found none, or its runs were too short. It
 /// measures the stationary state, and uses as many sessions as needed if the workload allows any
 /// number.
 struct StableRate {

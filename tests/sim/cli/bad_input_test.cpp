@@ -213,8 +213,7 @@ TEST_F(BadConfig, NamesEveryProblemOfACluster) {
   const nlohmann::json apart = {{"prefill", 2}};
   write_run({{"/cluster", {{"instances", 2}, {"disaggregation", apart}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
-                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
-                    "run.json: /cluster/disaggregation/prefill: expected fewer than the 2 "
+                   {"run.json: /cluster/disaggregation/prefill: expected fewer than the 2 "
                     "instances, the others decode, got 2",
                     "run.json: /cluster/network: expected a network, over which the KV of prompts "
                     "goes, got \"none\""});
@@ -229,9 +228,8 @@ TEST_F(BadConfig, NamesEveryProblemOfACluster) {
                     "blocks instances store"});
   write_run({{"/cluster", {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
-                   {"the system vllm is now vLLM 0.33; what it was before, vLLM 0.2, is vllm_0_2",
-                    "run.json: /cluster/network: expected \"none\": nothing crosses it without "
-                    "/cluster/disaggregation"});
+                   {"run.json: /cluster/network: expected \"none\": nothing crosses it without "
+                    "/cluster/shared or /cluster/disaggregation"});
   const nlohmann::json slow = {{{"instance", 3}, {"factor", 2}, {"from", "2s"}, {"until", "1s"}}};
   write_run({{"/cluster", {{"instances", 2}, {"slow", slow}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
@@ -400,7 +398,7 @@ TEST_F(BadTrace, RefusesToEndBeforeTheSessionsAskedFor) {
   expect_bad_input(
       {"simulate", "run.json", "--set", "/workload/sessions=2"},
       {"turns.csv: the trace ends after 1 sessions, 2 were asked for (\"sessions\": \"all\" takes "
-       "what is there, \"replay\": \"bootstrap\" draws any number)"});
+       "all of them, \"replay\": \"bootstrap\" draws any number)"});
 }
 
 TEST_F(BadTrace, RefusesAMissingFile) {
@@ -736,7 +734,7 @@ TEST_F(BadExpectations, UnknownValuesAreFoundBeforeAnythingIsWritten) {
   write_run();
   write("expect.json", R"({"/metrics/trns": {"min": 1}, "/metrics/turns": {"min": 1e9}})");
   expect_bad_input({"simulate", "run.json", "--expect", "expect.json", "--json", "out.json"},
-                   {"expect.json: /~1metrics~1trns: the result has no such value"});
+                   {"expect.json: /metrics/trns: the result has no such value"});
   EXPECT_EQ(files(), (std::vector<std::string>{"expect.json", "run.json"}));
 }
 

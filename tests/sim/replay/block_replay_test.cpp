@@ -513,5 +513,41 @@ TEST(BlockReplay, TheBoundOfOneTierIsReachedByAnLruThatHoldsAll) {
   EXPECT_GT(bound["hit_blocks"], 0);
 }
 
+TEST(BlockReplay, TheBoundOfAClusterIsOneGlobalPool) {
+  const auto bound = [](std::int64_t instances, std::int64_t blocks) {
+    RunConfig config = blocks_config(blocks, 4);
+    config.cluster.instances = instances;
+    config.cluster.router.name = "round_robin";
+    const Json result = simulate_untimed(config, builtin_policies());
+    const auto source = make_source(config.workload, 1, {});
+    const Json own = bound_of_blocks(config, *source, result);
+    EXPECT_GE(own["hit_blocks"], result["metrics"]["hit_blocks"]["total"]);
+    return own["hit_blocks"];
+  };
+  EXPECT_EQ(bound(4, 25), bound(1, 100));
+  EXPECT_LT(bound(1, 25), bound(1, 100));
+}
+
+TEST(BlockReplay, InstancesFindKvInASharedTier) {
+  RunConfig config = blocks_config(5, 4);
+  HbmTierConfig hbm;
+  static_cast<TierConfig&>(hbm) = blocks_tier(10, 4);
+  config.system.tiers.hbm = hbm;
+  config.system.tiers.dram->inclusive = true;
+  config.system.tiers.dram->write = WriteMoment::on_create;
+  config.cluster.instances = 2;
+  config.cluster.router.name = "round_robin";
+  config.cluster.network = NetworkConfig{.rate = BytesPerSecond(1e9)};
+  const auto found = [&] {
+    NamedSource source({{{1, 2, 3}, Tokens(12)}, {{1, 2, 4}, Tokens(12)}}, {.block = Tokens(4)});
+    return replay_blocks(config, source, builtin_policies(), {})["metrics"]["hit_tokens"]["dram"];
+  };
+  config.cluster.shared = SharedTierConfig{};
+  EXPECT_EQ(found(), 8);
+  config.cluster.shared.reset();
+  config.cluster.network.reset();
+  EXPECT_EQ(found(), 0);
+}
+
 }  // namespace
 }  // namespace kvtier::test
