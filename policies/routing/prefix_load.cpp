@@ -1,7 +1,9 @@
 // Prefix and load: chooses the instance that would have the fewest uncached tokens to prefill, of
 // its requests without a first token and of this request. Ties go by the fewest requests, then at
-// random. TTFT is mostly this work, so a hit is worth as much as the queue that it saves. O(b + n)
-// per request of b blocks among n instances, beside the block index.
+// random. It sees uncached_prefill_tokens and requests of an instance's last report (InstanceLoad,
+// sim/policy/routing.hpp), and the blocks of the prompt that the instance stores by block events
+// (match in exact_index.hpp). TTFT is mostly this work, so a hit is worth as much as the queue that
+// it saves. O(b + n) per request of b blocks among n instances, beside the block index.
 #include "policies/routing/prefix_load.hpp"
 
 #include <utility>

@@ -86,7 +86,9 @@ void show(const WorkloadStatistics& statistics, const ImportReport* report,
   print("more than one turn     {:>9.1f} %\n", statistics.multi_turn_share() * kPercent);
   print("over 2K tokens         {:>9.1f} %\n", statistics.over_2k_share() * kPercent);
   print("over 4K tokens         {:>9.1f} %\n", statistics.over_4k_share() * kPercent);
-  print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
+  if (!statistics.blocks()) {  // where blocks are named, the hits without limit say more
+    print("repeated prompt tokens {:>9.1f} %\n", statistics.repeated_prompt_share() * kPercent);
+  }
   if (statistics.sessions_with_shared_prompt() > 0) {
     print("shared prompts         {:>9}, of {} sessions\n", statistics.distinct_shared_prompts(),
           statistics.sessions_with_shared_prompt());

@@ -401,6 +401,13 @@ Json read_json_file(const std::filesystem::path& path) {
 
 ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirectory& presets,
                               const PolicyRegistry& registry) {
+  for (const char* extension : {".jsonl", ".csv", ".gz", ".zst"}) {
+    if (!request.inline_config && request.file.extension() == extension) {
+      throw ConfigError(fmt::format(
+          "{}: expected a config; a trace is named by the config's /workload/trace",
+          request.file.string()));
+    }
+  }
   Json root = request.inline_config ? request.inline_config->json : read_json_file(request.file);
   const std::filesystem::path base_dir = request.file.parent_path();
   Problems problems(request.name_origins);

@@ -52,6 +52,13 @@ TEST_F(BadConfig, RefusesJsonWithTooManyLevelsInEveryFile) {
   EXPECT_EQ(outcome.code, 2) << outcome.err;
 }
 
+TEST_F(BadConfig, RefusesATraceInPlaceOfAConfig) {
+  write("log.jsonl", "{}\n{}\n");
+  expect_bad_input({"simulate", "log.jsonl"},
+                   {"log.jsonl: expected a config; a trace is named by the config's "
+                    "/workload/trace"});
+}
+
 TEST_F(BadConfig, SuggestsTheKeyThatWasMeant) {
   write_run({{"/hardware/dram/capcity", "64GiB"}});
   expect_bad_input({"simulate", "run.json"},
