@@ -70,7 +70,7 @@ class SimulatedBackend : public Backend {
     return link ? link_counters(*link) : LinkCounters{};
   }
   /// Bytes of all transfers from one medium to another, counted when they start or are extended.
-  [[nodiscard]] virtual Bytes moved(Medium from, Medium to) const;
+  [[nodiscard]] Bytes moved(Medium from, Medium to) const;
   /// Sets the timing model of GPU commands that start from now on. `timing` must outlive the
   /// backend.
   void set_timing(const TimingModel& timing) {

@@ -33,6 +33,14 @@ int breakeven_command(const Program& program, const BreakEvenOptions& options) {
   }
   const ResolvedConfig resolved = resolve_config(request, presets, registry);
   check_outputs({{"--json", options.json}}, {options.config.file});
+  Problems problems;
+  if (resolved.config.cluster.shared) {
+    problems.add("/cluster/shared", "expected \"none\": the links are those of one instance");
+  }
+  if (!resolved.config.cluster.groups.empty()) {
+    problems.add("/cluster/groups", "expected none: the times are those of one instance");
+  }
+  problems.throw_if_any();
   const BreakEven found = break_even(resolved.config);
   TextOutput json(options.json);
   if (!options.json.empty()) {

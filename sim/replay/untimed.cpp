@@ -93,6 +93,9 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
       problems.add("/cluster",
                    "expected no lost and no slow instance, an untimed replay has no clock");
     }
+    if (!cluster.groups.empty()) {
+      problems.add("/cluster/groups", "expected none: in an untimed replay instances are alike");
+    }
     if (cluster.disaggregation) {
       problems.add("/cluster/disaggregation", "expected \"none\", an untimed replay has no clock");
       if (cluster.network) {

@@ -95,7 +95,7 @@ class Batcher {
   virtual void on_arrived(SessionSlot) {}
   /// KV of a request that has ended need not be kept any more; by its number.
   virtual void let_go_kept(std::uint32_t /*request*/) {}
-  /// Requests wait for KV that is still being written to a tier.
+  /// Requests wait beside the queue, some of them for KV that is still being written to a tier.
   [[nodiscard]] virtual bool waits_for_copies() const { return false; }
   /// Another instance has written KV to a shared tier: these requests look again.
   virtual void ask_again() {}

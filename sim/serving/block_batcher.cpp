@@ -988,6 +988,7 @@ void BlockBatcher::settle() {
     const PoolCounters all = store_->counters(i);
     tiers_[i]->count().insertions += all.inserted - counted_[i].inserted;
     tiers_[i]->count().evictions += all.evicted - counted_[i].evicted;
+    tiers_[i]->count().refused += all.skipped - counted_[i].skipped;
     if (i > 0) {
       tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
       // Promoted blocks, and copies of an offload, have transfers of their own.

@@ -30,11 +30,11 @@ namespace kvtier {
 ///
 /// A request whose KV is found behind HBM waits for it while others run, beside the slots
 /// (`/system/load/wait: request`), and asks again in the next iteration if another loads some of
-/// it, or if some is still being written there. With `batch` it runs at once, and the iteration
-/// with the first chunk of its prompt waits for the load. What iterations compute is offered to an
-/// offload as they are put together; the copies begin with the next iteration. If no prompt is in
-/// work, a decode runs in one jump to the iteration at which a request ends, blocks run out, or one
-/// is offered.
+/// it from a tier that is not shared, or if some is still being written there. With `batch` it runs
+/// at once, and the iteration with the first chunk of its prompt waits for the load. What
+/// iterations compute is offered to an offload as they are put together; the copies begin with the
+/// next iteration. If no prompt is in work, a decode runs in one jump to the iteration at which a
+/// request ends, blocks run out, or one is offered.
 ///
 /// With `/system/blocks/whole_response` a request is admitted only if its whole response has room,
 /// too, beside what running requests have still to take. With `delays_duplicates` one that would

@@ -23,6 +23,8 @@ constexpr std::uint64_t kSpeeds = std::uint64_t{4} << 40;
 constexpr std::uint64_t kReport = std::uint64_t{5} << 40;
 constexpr std::uint64_t kArrival = std::uint64_t{6} << 40;
 constexpr std::uint64_t kSharedArrival = std::uint64_t{7} << 40;
+/// The owner in the cookie of an instance's own part of a copy; the rest is the copy.
+constexpr std::uint64_t kSharedCopy = std::uint64_t{3} << 56;
 constexpr std::uint64_t kOwnTimers = std::uint64_t{0xff} << 40;
 
 SimTime time_at(SimDuration since_start) { return SimTime(0) + since_start; }
@@ -120,14 +122,11 @@ TransferId UserClock::start_transfer(const TransferCommand&) {
 
 // ---- Instances ----
 
-/// An instance's own devices. Copies to and from a shared tier go to the cluster.
+/// An instance's own devices. The cluster starts copies to and from a shared tier.
 struct Cluster::MemberBackend final : SimulatedBackend {
   Cluster& cluster;
   InstanceId number;
   std::optional<Medium> shared;
-  /// Copied from the shared tier, and to it.
-  std::array<Bytes, kMedia> from_shared{};
-  std::array<Bytes, kMedia> to_shared{};
 
   MemberBackend(Cluster& own_cluster, InstanceId own_number)
       : SimulatedBackend(own_cluster.kind(own_number).config->hardware,
@@ -140,18 +139,11 @@ struct Cluster::MemberBackend final : SimulatedBackend {
     }
   }
   TransferId start_transfer(const TransferCommand& command) override {
-    if (command.from != shared && command.to != shared) {
-      return SimulatedBackend::start_transfer(command);
+    TransferCommand own = command;
+    if (command.from == shared || command.to == shared) {
+      own.cookie = cluster.start_shared_copy(number, command);
     }
-    (command.from == shared ? from_shared : to_shared)[static_cast<std::size_t>(
-        command.from == shared ? command.to : command.from)] += command.bytes;
-    cluster.start_shared_copy(number, command);
-    return {};
-  }
-  [[nodiscard]] Bytes moved(Medium from, Medium to) const override {
-    return from == shared ? from_shared[static_cast<std::size_t>(to)]
-           : to == shared ? to_shared[static_cast<std::size_t>(from)]
-                          : SimulatedBackend::moved(from, to);
+    return SimulatedBackend::start_transfer(own);
   }
 };
 
@@ -237,8 +229,7 @@ std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
 Cluster::Cluster(const Setup& setup)
     : config_(*setup.config),
       registry_(*setup.registry),
-      kinds_(static_cast<std::size_t>(config_.cluster.instances),
-             Kind{setup.config, setup.timing}),
+      kinds_(static_cast<std::size_t>(config_.cluster.instances), Kind{setup.config, setup.timing}),
       source_(*setup.sessions),
       observer_(setup.observer),
       stepping_(setup.stepping),
@@ -285,11 +276,11 @@ Cluster::Cluster(const Setup& setup)
     network_.emplace(network_topology(config_.cluster));
   }
   if (config_.cluster.shared) {
-    const bool plain =
-        stepping_ == DecodeStepping::per_iteration && !router_.wants_block_events();
+    const StoreRules rules = store_rules(config_);
+    const bool plain = stepping_ == DecodeStepping::per_iteration && !router_.wants_block_events();
     stores_ = (plain ? make_reference_stores : make_stores)(
-        store_rules(config_), contexts_.streams(), registry_,
-        static_cast<std::size_t>(config_.cluster.instances));
+        rules, contexts_.streams(), registry_, static_cast<std::size_t>(config_.cluster.instances));
+    shared_block_bytes_ = rules.bytes_per_token * rules.pools.back().block.value;
   }
   users_.on_measurement_begin = [this] { begin_measurement(); };
   users_.on_measurement_end = [this] { end_measurement(); };
@@ -353,8 +344,7 @@ void Cluster::run() {
     step();
   }
   users_.end_measurement(users_.last_finish());
-  while (next_.first_time() != kNever ||
-         shared_copies_.size() > free_shared_copies_.size()) {
+  while (next_.first_time() != kNever || shared_copies_.size() > free_shared_copies_.size()) {
     if (shared_copies_.size() > free_shared_copies_.size()) {
       step();
     } else {
@@ -420,10 +410,18 @@ inline void Cluster::step_instance() {
   stepping_instance_ = number;
   Completion completion;
   if (member.backend.step(completion)) {
-    member.instance->on_completion(completion);
+    if (completion.kind == CompletionKind::transfer &&
+        (completion.payload & kOwnerMask) == kSharedCopy) [[unlikely]] {
+      end_leg(static_cast<std::size_t>(completion.payload & ~kOwnerMask));
+    } else {
+      member.instance->on_completion(completion);
+    }
   }
   stepping_instance_ = SIZE_MAX;
   next_.set(number, member.backend.next_time());
+  if (!stores_.empty()) [[unlikely]] {
+    note_shared_occupancy();
+  }
 }
 
 void Cluster::on_timer(std::uint64_t payload) {
@@ -445,7 +443,7 @@ void Cluster::on_timer(std::uint64_t payload) {
       set_speeds(InstanceId{static_cast<std::uint32_t>(config_.cluster.slow[fault].instance)});
       break;
     case kSharedArrival:
-      finish_shared_copy(fault);
+      end_leg(fault);
       break;
     case kArrival:
       finish_transfer(static_cast<SessionSlot>(fault));
@@ -781,15 +779,13 @@ void Cluster::let_go_prefilled(SessionSlot slot) {
 
 // ---- A shared tier ----
 
-void Cluster::start_shared_copy(InstanceId instance, const TransferCommand& command) {
+std::uint64_t Cluster::start_shared_copy(InstanceId instance, const TransferCommand& command) {
   const ClusterConfig& cluster = config_.cluster;
-  const Member& member = *members_[instance.value];
-  const bool reads = command.from == member.backend.shared;
+  const bool reads = command.from == members_[instance.value]->backend.shared;
   (reads ? shared_use_.read : shared_use_.written) += command.bytes;
-  // Of segments the instance has its own part.
-  const Bytes bytes = cluster.shared->capacity
-                          ? command.bytes
-                          : command.bytes - command.bytes / cluster.instances;
+  // An instance holds its own part of the segments.
+  const Bytes bytes =
+      cluster.shared->capacity ? command.bytes : command.bytes - command.bytes / cluster.instances;
   shared_use_.carried += bytes;
   if (free_shared_copies_.empty()) {
     free_shared_copies_.push_back(shared_copies_.size());
@@ -800,28 +796,45 @@ void Cluster::start_shared_copy(InstanceId instance, const TransferCommand& comm
   shared_copies_[copy] = {instance, command.cookie, clock_.now(), reads};
   const auto pool = static_cast<Medium>(cluster.instances);
   const auto own = static_cast<Medium>(instance.value);
-  const std::size_t edge =
-      network_->topology().find_edge(reads ? pool : own, reads ? own : pool);
+  const std::size_t edge = network_->topology().find_edge(reads ? pool : own, reads ? own : pool);
   static_cast<void>(network_->start(edge, bytes, kSharedArrival | copy, clock_.now()));
+  return kSharedCopy | copy;
 }
 
-void Cluster::finish_shared_copy(std::size_t copy) {
-  const SharedCopy done = shared_copies_[copy];
+void Cluster::end_leg(std::size_t copy) {
+  SharedCopy& done = shared_copies_[copy];
+  if (--done.legs > 0) {
+    return;
+  }
   free_shared_copies_.push_back(copy);
   (done.reads ? shared_use_.read_ns : shared_use_.write_ns).add((clock_.now() - done.since).ns);
-  for (const std::unique_ptr<Member>& member : members_) {
-    const bool is_own = member->number.value == done.instance.value;
-    if (!is_own && (done.reads || !member->instance->batcher().waits_for_copies())) {
-      continue;
+  const auto tell = [&](std::size_t number, const auto& call) {
+    Member& member = *members_[number];
+    member.go_to(clock_.now());
+    call(*member.instance);
+    if (number != stepping_instance_) {
+      next_.set(number, member.backend.next_time());
     }
-    member->go_to(clock_.now());
-    if (is_own) {
-      member->instance->on_completion({CompletionKind::transfer, done.cookie});
-    } else {
-      member->instance->batcher().ask_again();
+  };
+  const bool wrote = !done.reads;
+  const std::size_t owner = done.instance.value;
+  tell(owner, [cookie = done.cookie](Instance& instance) {
+    instance.on_completion({CompletionKind::transfer, cookie});
+  });
+  for (std::size_t i = 0; wrote && i < members_.size(); ++i) {
+    if (i != owner && members_[i]->instance->batcher().waits_for_copies()) {
+      tell(i, [](Instance& instance) { instance.batcher().ask_again(); });
     }
-    next_.set(member->number.value, member->backend.next_time());
   }
+  note_shared_occupancy();
+}
+
+void Cluster::note_shared_occupancy() {
+  const std::size_t pool = members_.front()->instance->batcher().tier_count() - 1;
+  shared_use_.byte_ns += Int128{shared_bytes_.value} * (clock_.now() - shared_since_).ns;
+  shared_since_ = clock_.now();
+  shared_bytes_ = shared_block_bytes_ * stores_.front()->resident_blocks(pool);
+  shared_use_.peak = std::max(shared_use_.peak, shared_bytes_);
 }
 
 // ---- Measurement ----
@@ -833,6 +846,12 @@ void Cluster::begin_measurement() {
       member->instance->requests().begin_measurement();
     }
   }
+  if (users_.finished_turns() == 0) {
+    return;  // all turns are measured, those that have been sent already, too
+  }
+  transfers_ = {};
+  shared_use_ = {.peak_before = shared_use_.peak, .peak = shared_bytes_};
+  shared_since_ = clock_.now();
 }
 
 void Cluster::end_measurement() {
@@ -842,6 +861,11 @@ void Cluster::end_measurement() {
       member->instance->requests().end_measurement(clock_.now());
     }
   }
+  if (!stores_.empty()) {
+    note_shared_occupancy();
+  }
+  measured_transfers_ = transfers_;
+  measured_shared_use_ = shared_use_;
 }
 
 // ---- Faults ----

@@ -54,7 +54,7 @@ class UserClock final : public Backend {
 ///
 /// With /cluster/disaggregation the first instances prefill and the others decode. A turn's prompt
 /// is computed on one of the former, its KV crosses the network when one of the latter has memory
-/// for it, and leaves the first one then.
+/// for it, and leaves the first one then. With transfer push the memory comes first.
 ///
 /// With /cluster/shared the slowest tier of all instances is one pool. Copies to and from it cross
 /// the network.
@@ -101,30 +101,35 @@ class Cluster final : private Dispatcher {
   [[nodiscard]] InstanceSeries& series(std::int64_t number) {
     return series_[static_cast<std::size_t>(number)];
   }
-  /// KV of prompts that was sent to another instance.
+  /// KV of prompts that was sent to another instance in the measured part.
   struct Transfers {
     /// Prompts that a prefill instance computed, and those that a decode instance did.
     std::int64_t apart = 0;
     std::int64_t local = 0;
     Bytes bytes;
     /// pull: from the end of a prefill until the decode instance has memory, and from then on until
-    /// KV is there. push: from the turn's arrival until the decode instance has memory, and from the
-    /// end of the prefill until KV is there.
+    /// KV is there. push: from the turn's arrival until the decode instance has memory, and from
+    /// the end of the prefill until KV is there.
     Histogram room_ns;
     Histogram transfer_ns;
   };
-  [[nodiscard]] const Transfers& transfers() const { return transfers_; }
-  /// Copies between instances and the shared tier.
+  [[nodiscard]] const Transfers& transfers() const { return measured_transfers_; }
+  /// The shared tier in the measured part: copies that began in it, times of those that ended in
+  /// it, and its content.
   struct SharedUse {
     Bytes read;
     Bytes written;
-    /// Bytes of those that the network carried: segments are read and written by their own
-    /// instances, too.
+    /// Bytes of those that the network carried: an instance holds a part of the segments itself.
     Bytes carried;
     Histogram read_ns;
     Histogram write_ns;
+    /// Integral of its content over time.
+    Int128 byte_ns = 0;
+    /// The most that it held before, and in the measured part.
+    Bytes peak_before;
+    Bytes peak;
   };
-  [[nodiscard]] const SharedUse& shared_use() const { return shared_use_; }
+  [[nodiscard]] const SharedUse& shared_use() const { return measured_shared_use_; }
   /// Requests that were sent again because their instance was lost.
   [[nodiscard]] std::int64_t sent_again() const { return sent_again_; }
 
@@ -159,12 +164,14 @@ class Cluster final : private Dispatcher {
     std::optional<SessionSlot> decode_slot;
   };
 
-  /// A copy between an instance and the shared tier.
+  /// A copy between an instance and the shared tier. It has two legs at the same time: the network,
+  /// and the instance's own way between the tier and the one above.
   struct SharedCopy {
     InstanceId instance;
     std::uint64_t cookie = 0;
     SimTime since;
     bool reads = false;
+    int legs = 2;
   };
 
   // Dispatcher
@@ -196,8 +203,11 @@ class Cluster final : private Dispatcher {
   /// The KV that a turn's decode instance waited for is there.
   void finish_transfer(SessionSlot slot);
   void let_go_prefilled(SessionSlot slot);
-  void start_shared_copy(InstanceId instance, const TransferCommand& command);
-  void finish_shared_copy(std::size_t copy);
+  /// Starts the leg over the network, and returns the cookie of the other one.
+  [[nodiscard]] std::uint64_t start_shared_copy(InstanceId instance,
+                                                const TransferCommand& command);
+  void end_leg(std::size_t copy);
+  void note_shared_occupancy();
   [[nodiscard]] ClusterRouter& router_of(InstanceId instance) {
     return instance.value < first_decoder_ ? router_ : *decode_router_;
   }
@@ -244,7 +254,13 @@ class Cluster final : private Dispatcher {
   std::optional<SharedLinks> network_;
   Bytes bytes_per_token_;
   Transfers transfers_;
+  Transfers measured_transfers_;
   SharedUse shared_use_;
+  SharedUse measured_shared_use_;
+  Bytes shared_block_bytes_;
+  /// The content of the shared tier since then.
+  Bytes shared_bytes_;
+  SimTime shared_since_;
   /// Of all instances, if they share a tier.
   std::vector<std::unique_ptr<Store>> stores_;
   std::vector<SharedCopy> shared_copies_;

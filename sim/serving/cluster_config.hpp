@@ -89,8 +89,7 @@ void describe(V& v, InstanceGroupConfig& c) {
   v.field("slots", c.slots, "In place of /serving/slots; \"same\": that value.",
           or_word("same", between(1, 4096)));
   v.field("token_budget", c.token_budget,
-          "In place of /serving/token_budget; \"same\": that value.",
-          or_word("same", at_least(1)));
+          "In place of /serving/token_budget; \"same\": that value.", or_word("same", at_least(1)));
 }
 
 /// The network between instances.
@@ -170,7 +169,7 @@ constexpr auto enum_names(KvTransfer) {
 /// Prefill and decode on different instances, as vLLM's NIXL connector has it: a decode instance is
 /// chosen, a prefill instance computes the prompt and keeps its KV, the decode instance takes
 /// memory for the prompt, pulls what its own prefix cache lacks, computes the prompt's last token
-/// anew and goes on.
+/// anew and goes on. With KvTransfer::push, as SGLang has it, the memory is taken first.
 struct DisaggregationConfig {
   std::int64_t prefill = 1;
   PolicyChoice decode_router{.name = "least_requests", .parameters = {}};
@@ -195,10 +194,11 @@ void describe(V& v, DisaggregationConfig& c) {
           required(at_least(1)));
   v.field("decode_router", c.decode_router,
           "Routing policy of the instances that decode. /cluster/router is that of the others.");
-  v.field("transfer", c.transfer,
-          "pull: the prompt is computed, then the decode instance takes memory for it and pulls its "
-          "KV. push: the decode instance takes memory first, and the prefill sends each layer's KV "
-          "when it is computed.");
+  v.field(
+      "transfer", c.transfer,
+      "pull: the prompt is computed, then the decode instance takes memory for it and pulls its "
+      "KV. push: the decode instance takes memory first, and the prefill sends each layer's KV "
+      "when it is computed.");
   v.field("decide", c.decide,
           "Which prompts a prefill instance computes: always, or net_new: not those of which the "
           "decode instance lacks fewer tokens than net_new_tokens and a smaller share than "

@@ -619,6 +619,13 @@ void check_sharing(const RunConfig& config, Problems& problems) {
 
 }  // namespace
 
+void add_of_group(const Problems& of_group, std::size_t group, Problems& problems) {
+  const std::string pointer = fmt::format("/cluster/groups/{}", group);
+  for (const std::string& line : of_group.lines()) {
+    problems.add_line(pointer + (line.starts_with("/hardware") ? line : ": " + line));
+  }
+}
+
 std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config) {
   std::vector<std::optional<std::size_t>> groups(
       static_cast<std::size_t>(config.cluster.instances));
@@ -632,9 +639,9 @@ std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config)
   return groups;
 }
 
-RunConfig instance_config(const RunConfig& config, std::int64_t instance) {
+RunConfig group_config(const RunConfig& config, std::optional<std::size_t> group) {
   RunConfig own = config;
-  if (const auto group = instance_groups(config)[static_cast<std::size_t>(instance)]) {
+  if (group) {
     const InstanceGroupConfig& values = config.cluster.groups[*group];
     if (values.hardware) {
       own.hardware = values.hardware->config;
@@ -879,19 +886,15 @@ void check_groups(const RunConfig& config, const PolicyRegistry& registry, Probl
                                config.cluster.instances, last));
       continue;
     }
-    const auto own = std::find(groups.begin(), groups.end(), std::optional(g));
-    if (own == groups.end()) {
+    if (std::find(groups.begin(), groups.end(), std::optional(g)) == groups.end()) {
       problems.add(pointer, "expected an instance that is of no later group");
       continue;
     }
-    RunConfig alike = instance_config(config, own - groups.begin());
+    RunConfig alike = group_config(config, g);
     alike.cluster = ClusterConfig{};
     Problems of_group;
     check_with_model(alike, registry, true, of_group);
-    for (const std::string& line : of_group.lines()) {
-      const bool is_own = line.starts_with("/hardware");
-      problems.add_line(pointer + (is_own ? line : ": " + line));
-    }
+    add_of_group(of_group, g, problems);
   }
   if (config.cluster.shared && !config.cluster.groups.empty()) {
     problems.add("/cluster/groups", "with /cluster/shared expected none");

@@ -469,16 +469,17 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 /// Whether a run is of several instances, or of one with what only a cluster has.
 [[nodiscard]] inline bool is_cluster(const RunConfig& config) {
   const ClusterConfig& cluster = config.cluster;
-  return cluster.instances > 1 || !cluster.groups.empty() || cluster.shared || cluster.disaggregation ||
-         !cluster.lost.empty() || !cluster.slow.empty();
+  return cluster.instances > 1 || !cluster.groups.empty() || cluster.shared ||
+         cluster.disaggregation || !cluster.lost.empty() || !cluster.slow.empty();
 }
 /// Whether all instances have the tier together.
 [[nodiscard]] inline bool is_shared(const RunConfig& config, std::string_view tier) {
   return config.cluster.shared && to_string(config.cluster.shared->tier) == tier;
 }
-/// The config of one instance of a cluster: with the values of its group. Instances of one group
-/// have equal ones.
-[[nodiscard]] RunConfig instance_config(const RunConfig& config, std::int64_t instance);
+/// The config of the instances of a group: with its values. No group: as it is.
+[[nodiscard]] RunConfig group_config(const RunConfig& config, std::optional<std::size_t> group);
+/// Adds the problems of a group's config at the group's pointer.
+void add_of_group(const Problems& of_group, std::size_t group, Problems& problems);
 /// By instance: the group that it is of; nullopt: none.
 [[nodiscard]] std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config);
 /// Reports a cluster where `what` is of one instance.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -436,22 +437,19 @@ Json cost_report(const RunConfig& config, double hours) {
               {"ssd", ssd_dollars}};
 }
 
+bool is_filling(std::int64_t evictions, Bytes peak_before, Bytes peak) {
+  return evictions == 0 &&
+         static_cast<double>(peak.value) > kGrowth * static_cast<double>(peak_before.value);
+}
+
 double rent_dollars(const RunConfig& config, double hours) {
-  const auto groups = instance_groups(config);
+  std::map<std::optional<std::size_t>, double> count;
+  for (const std::optional<std::size_t>& group : instance_groups(config)) {
+    count[group] += 1;
+  }
   double sum = 0;
-  std::vector<bool> counted(groups.size(), false);
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (counted[i]) {
-      continue;
-    }
-    double alike = 0;
-    for (std::size_t j = i; j < groups.size(); ++j) {
-      alike += groups[j] == groups[i] ? 1 : 0;
-      counted[j] = counted[j] || groups[j] == groups[i];
-    }
-    sum += cost_report(instance_config(config, static_cast<std::int64_t>(i)),
-                       hours * alike)["total"]
-               .get<double>();
+  for (const auto& [group, instances] : count) {
+    sum += cost_report(group_config(config, group), hours * instances)["total"].get<double>();
   }
   return sum;
 }
@@ -487,7 +485,6 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
                     const std::vector<LinkReport>& links) {
   const TurnMetrics& turns = users.turns();
   const SimDuration span = users.measured().span();
-  const double seconds = measured_seconds(instances);
   const GpuTime gpu = measured_gpu_time(instances);
   const auto sum = [&](const auto& of_instance) {
     double total = 0;
@@ -498,9 +495,9 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
   };
   const std::vector<AlikeInstances> alike = alike_instances(instances);
   // GPUs of an instance, weighted by their work where instances differ.
-  const double gpus =
-      alike.size() == 1 ? static_cast<double>(config.hardware.gpus)
-                        : ratio(gpu_seconds(alike, &GpuTime::busy), gpu.busy().seconds());
+  const double gpus = alike.size() == 1
+                          ? static_cast<double>(alike.front().config->hardware.gpus)
+                          : ratio(gpu_seconds(alike, &GpuTime::busy), gpu.busy().seconds());
 
   Json m;
   m["turns"] = turns.turns;
@@ -566,6 +563,7 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
       moved.written += now.written - before.written;
       moved.insertions += now.insertions - before.insertions;
       moved.evictions += now.evictions - before.evictions;
+      moved.refused += now.refused - before.refused;
       peak += now.occupancy_peak;
       peak_before += before.occupancy_peak;
     }
@@ -574,27 +572,26 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
                                        one.tiers_before()[i].occupancy_byte_ns),
                    static_cast<double>(span.ns));
     });
-    // Each instance counts all of a shared tier.
-    const bool shared = is_shared(config, to_string(batcher.medium(i)));
-    const std::int64_t counted = shared ? std::ssize(instances) : 1;
-    tiers_json[to_string(batcher.medium(i))] = Json{
-        {"occupancy_bytes",
-         {{"mean", occupancy / static_cast<double>(counted)}, {"max", peak.value / counted}}},
-        {"block_waste_bytes", {{"mean", ratio(moved.block_waste.value, moved.stores)}}},
-        {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
-        {"read_bytes", moved.read.value},
-        {"written_bytes", moved.written.value},
-        {"insertions", moved.insertions},
-        {"evictions", moved.evictions},
-        {"filling", moved.evictions == 0 && static_cast<double>(peak.value) >
-                                                kGrowth * static_cast<double>(peak_before.value)}};
+    tiers_json[to_string(batcher.medium(i))] =
+        Json{{"occupancy_bytes", {{"mean", occupancy}, {"max", peak.value}}},
+             {"block_waste_bytes", {{"mean", ratio(moved.block_waste.value, moved.stores)}}},
+             {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
+             {"read_bytes", moved.read.value},
+             {"written_bytes", moved.written.value},
+             {"insertions", moved.insertions},
+             {"evictions", moved.evictions},
+             {"filling", is_filling(moved.evictions, peak_before, peak)}};
+    if (config.system.blocks) {
+      tiers_json[to_string(batcher.medium(i))]["refused_blocks"] = moved.refused;
+    }
   }
   m["tiers"] = tiers_json;
   Json links_json = Json::object();
   for (const LinkReport& link : links) {
-    links_json[link.name] = Json{{"busy_fraction", ratio(link.counters.busy.seconds(), seconds)},
-                                 {"towards_gpu_bytes", link.counters.forward.value},
-                                 {"from_gpu_bytes", link.counters.backward.value}};
+    links_json[link.name] =
+        Json{{"busy_fraction", ratio(link.counters.busy.seconds(), link.seconds)},
+             {"towards_gpu_bytes", link.counters.forward.value},
+             {"from_gpu_bytes", link.counters.backward.value}};
   }
   m["links"] = links_json;
 

@@ -15,6 +15,8 @@ namespace kvtier {
 struct LinkReport {
   std::string name;
   LinkCounters counters;
+  /// Measured time of the instances that have it, added up.
+  double seconds = 0;
 };
 
 /// The workload that was drawn, and whether it is synthetic.
@@ -44,6 +46,8 @@ struct LinkReport {
 /// Cost of GPUs and used tiers for so many hours: {"total", "gpu", "dram", "cxl", "ssd"} in
 /// dollars.
 [[nodiscard]] Json cost_report(const RunConfig& config, double hours);
+/// Whether a tier still fills: it has evicted nothing, and holds more than before.
+[[nodiscard]] bool is_filling(std::int64_t evictions, Bytes peak_before, Bytes peak);
 /// Rent of all instances of a cluster for so many hours, in dollars.
 [[nodiscard]] double rent_dollars(const RunConfig& config, double hours);
 /// The instances of a run, one or several that share its workload.

@@ -149,6 +149,15 @@ void check(const RunConfig& config, const PolicyRegistry& registry) {
   check_timed_blocks(config, problems);
   check_no_oracle(system.order, registry.order, "/system/order", problems);
   check_no_oracle(system.prefetch, registry.prefetch, "/system/prefetch", problems);
+  for (std::size_t g = 0; g < config.cluster.groups.size() && problems.empty(); ++g) {
+    Problems of_group;
+    check_timed_blocks(group_config(config, g), of_group);
+    add_of_group(of_group, g, problems);
+  }
+  if (config.cluster.shared && config.cluster.shared->tier != SharedTier::dram) {
+    problems.add("/cluster/shared/tier", fmt::format("in a timed run expected dram, got \"{}\"",
+                                                     to_string(config.cluster.shared->tier)));
+  }
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     check_no_oracle(tier.eviction, registry.eviction,
                     std::string("/system/tiers/") + name + "/eviction", problems);
@@ -244,16 +253,16 @@ std::vector<LinkReport> link_reports(std::span<const Cluster::Served> served) {
   for (const Cluster::Served& one : served) {
     const std::vector<Link>& all = one.backend->topology().links;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      auto link = std::find_if(links.begin(), links.end(), [&](const LinkReport& other) {
-        return other.name == all[i].name;
-      });
+      auto link = std::find_if(links.begin(), links.end(),
+                               [&](const LinkReport& other) { return other.name == all[i].name; });
       if (link == links.end()) {
-        link = links.insert(link, {all[i].name, {}});
+        link = links.insert(link, {all[i].name, {}, 0});
       }
       if (!one.before.empty() && !one.after.empty()) {
         link->counters.forward += one.after[i].forward - one.before[i].forward;
         link->counters.backward += one.after[i].backward - one.before[i].backward;
         link->counters.busy += one.after[i].busy - one.before[i].busy;
+        link->seconds += one.instance->measured().span().seconds();
       }
     }
   }
@@ -278,7 +287,10 @@ TimingUse timing_use(std::span<const Cluster::Served> served, const RunConfig& c
 
 std::optional<Json> report_timing(const RunConfig& config, const TimingModel* timing,
                                   std::span<const Cluster::Served> served) {
-  return config.hardware.profile
+  const bool is_used = std::any_of(served.begin(), served.end(), [&](const Cluster::Served& one) {
+    return &one.instance->config() == &config;
+  });
+  return config.hardware.profile && is_used
              ? std::optional(timing_report(config, dynamic_cast<const ProfileTiming*>(timing),
                                            timing_use(served, config)))
              : std::nullopt;
@@ -365,23 +377,22 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
         gpu += instance.measured_gpu_time();
       }
     }
-    Json json{
-        {"instance", number},
-        {"requests", finished},
-        {"measured_requests", turns.turns},
-        {"prompt_tokens", turns.prompt_tokens.value},
-        {"output_tokens", turns.output_tokens.value},
-        {"prompt_hit_rate", config.system.blocks
-                                ? share(static_cast<double>(hits.hit_tokens_in_all()),
-                                        static_cast<double>(hits.prompt_tokens))
-                                : share(static_cast<double>(turns.found_tokens.value),
-                                        static_cast<double>(turns.prompt_tokens.value))},
-        {"ttft_seconds", seconds_report(turns.ttft_ns)},
-        {"queue_length_mean", queue},
-        {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
-        {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(gpus)},
-        {"preemptions", preemptions},
-        {"series", cluster.series(number).report(cluster.users().last_finish())}};
+    Json json{{"instance", number},
+              {"requests", finished},
+              {"measured_requests", turns.turns},
+              {"prompt_tokens", turns.prompt_tokens.value},
+              {"output_tokens", turns.output_tokens.value},
+              {"prompt_hit_rate", config.system.blocks
+                                      ? share(static_cast<double>(hits.hit_tokens_in_all()),
+                                              static_cast<double>(hits.prompt_tokens))
+                                      : share(static_cast<double>(turns.found_tokens.value),
+                                              static_cast<double>(turns.prompt_tokens.value))},
+              {"ttft_seconds", seconds_report(turns.ttft_ns)},
+              {"queue_length_mean", queue},
+              {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},
+              {"prefill_gpu_seconds", gpu.prefill.seconds() * static_cast<double>(gpus)},
+              {"preemptions", preemptions},
+              {"series", cluster.series(number).report(cluster.users().last_finish())}};
     all.push_back(std::move(json));
   }
   return all;
@@ -415,10 +426,8 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   group_configs.reserve(config.cluster.groups.size());
   std::vector<std::unique_ptr<TimingModel>> group_timings;
   std::vector<Cluster::Kind> kinds;
-  const auto groups = instance_groups(config);
   for (std::size_t g = 0; g < config.cluster.groups.size(); ++g) {
-    const RunConfig& own = group_configs.emplace_back(instance_config(
-        config, std::find(groups.begin(), groups.end(), std::optional(g)) - groups.begin()));
+    const RunConfig& own = group_configs.emplace_back(group_config(config, g));
     group_timings.push_back(make_timing(own.model, own.hardware, own.system.positions,
                                         own.serving.slots, own.system.engine));
     kinds.push_back({&own, group_timings.back().get()});
@@ -478,7 +487,14 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   }
   if (config.cluster.shared) {
     const Cluster::SharedUse& use = cluster.shared_use();
-    metrics["cluster"]["shared"] = Json{{"tier", to_string(config.cluster.shared->tier)},
+    const std::string tier(to_string(config.cluster.shared->tier));
+    const auto span = static_cast<double>(cluster.users().measured().span().ns);
+    metrics["tiers"][tier]["occupancy_bytes"] =
+        Json{{"mean", span > 0 ? static_cast<double>(use.byte_ns) / span : 0.0},
+             {"max", use.peak.value}};
+    metrics["tiers"][tier]["filling"] =
+        is_filling(metrics["tiers"][tier]["evictions"], use.peak_before, use.peak);
+    metrics["cluster"]["shared"] = Json{{"tier", tier},
                                         {"read_bytes", use.read.value},
                                         {"written_bytes", use.written.value},
                                         {"network_bytes", use.carried.value},

@@ -129,11 +129,11 @@ StoreRules store_rules(const RunConfig& config) {
     }
     if (pool.capacity == 0) {
       const bool of_cluster = pool.shared && config.cluster.shared->capacity;
-      problems.add(of_cluster ? std::string("/cluster/shared/capacity")
-                              : std::string("/system/tiers/") + name + "/blocks/capacity",
-                   fmt::format("expected at least one block of {}, got {}",
-                               format_quantity(tier.block_size),
-                               format_kv_size(of_cluster ? *config.cluster.shared->capacity : size)));
+      problems.add(
+          of_cluster ? std::string("/cluster/shared/capacity")
+                     : std::string("/system/tiers/") + name + "/blocks/capacity",
+          fmt::format("expected at least one block of {}, got {}", format_quantity(tier.block_size),
+                      format_kv_size(of_cluster ? *config.cluster.shared->capacity : size)));
     }
     if (!rules.pools.empty()) {
       rules.edges.push_back(

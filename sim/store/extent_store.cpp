@@ -438,8 +438,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (offloads_ && found.pool == 1) {
       for_each_piece(*pools_[1], {stream, begin, found.end, End::head}, [&](const Piece& piece) {
         is = is || pools_[1]->is_written(piece.extent) ||
-             (rules_.loads_alone && !rules_.pools[1].shared &&
-              pools_[1]->is_loaded(piece.extent));
+             (rules_.loads_alone && !rules_.pools[1].shared && pools_[1]->is_loaded(piece.extent));
       });
     }
     return is;

@@ -17,7 +17,8 @@ struct Match {
   /// the request uses: those in the first pool and those loaded from the second.
   std::vector<Tokens> by_pool;
   /// Some of what was found behind the first pool is still written there or, with
-  /// StoreRules::loads_alone, loaded by another request: the request asks again later.
+  /// StoreRules::loads_alone and if the pool is not shared, loaded by another request: the request
+  /// asks again later.
   bool waits = false;
 
   /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.

@@ -12,6 +12,7 @@ namespace kvtier {
 struct TierCounters {
   std::int64_t evictions = 0;  // entries that left because room was needed, demoted or dropped
   std::int64_t insertions = 0;
+  std::int64_t refused = 0;  // blocks that found no room
   Bytes read;
   Bytes written;
   /// Entries stored or grown; whole blocks that they take, and of that what holds no KV.

@@ -91,14 +91,16 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
       at = &(*at)[index];
     } else {
       if (!at->is_object() && !at->is_null()) {
-        // "none" becomes an empty object, and another text the name of a policy.
+        // "none" becomes an empty object, another text the name of a policy, or of the hardware of
+        // a group.
         if (!at->is_string()) {
           problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", origin,
                                         change.pointer, pointer, quote_json(*at)));
           return;
         }
         const std::string word = at->get<std::string>();
-        *at = word == "none" ? Json::object() : Json{{kPolicyKey, word}};
+        const bool is_preset = pointer.ends_with("/hardware");
+        *at = word == "none" ? Json::object() : Json{{is_preset ? kPresetKey : kPolicyKey, word}};
       }
       if (!at->contains(part)) {
         problems.set_origin(pointer + "/" + escape_pointer(part), origin);
@@ -321,6 +323,9 @@ std::vector<std::shared_ptr<const Profile>> expand_groups(Json& root, const std:
                                                           const ConfigDirectory& presets,
                                                           Problems& problems) {
   std::vector<std::shared_ptr<const Profile>> profiles;
+  const Section& hardware = *std::find_if(kSections.begin(), kSections.end(), [](const Section& s) {
+    return std::string_view(s.key) == "hardware";
+  });
   const Json::json_pointer groups("/cluster/groups");
   if (!root.contains(groups) || !root[groups].is_array()) {
     return profiles;  // the reader reports what is wrong
@@ -335,7 +340,7 @@ std::vector<std::shared_ptr<const Profile>> expand_groups(Json& root, const std:
     if (root.contains("model")) {
       group["model"] = root["model"];  // KV is copied in pieces of the model
     }
-    profiles.back() = expand_hardware(group, kSections[1], origin, base_dir, presets, {}, problems,
+    profiles.back() = expand_hardware(group, hardware, origin, base_dir, presets, {}, problems,
                                       usable, fmt::format("/cluster/groups/{}", i));
     group.erase("model");
     if (!usable) {
@@ -403,9 +408,9 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
                               const PolicyRegistry& registry) {
   for (const char* extension : {".jsonl", ".csv", ".gz", ".zst"}) {
     if (!request.inline_config && request.file.extension() == extension) {
-      throw ConfigError(fmt::format(
-          "{}: expected a config; a trace is named by the config's /workload/trace",
-          request.file.string()));
+      throw ConfigError(
+          fmt::format("{}: expected a config; a trace is named by the config's /workload/trace",
+                      request.file.string()));
     }
   }
   Json root = request.inline_config ? request.inline_config->json : read_json_file(request.file);

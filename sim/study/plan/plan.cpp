@@ -60,7 +60,7 @@ std::string identity_of(const RunConfig& config) {
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
   if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
-      config.cluster.instances > 1) {
+      is_cluster(config)) {
     return std::nullopt;
   }
   const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {
@@ -459,9 +459,11 @@ class Search {
                           kHoursPerDay);
       }
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
-      trial.drive_writes_per_day =
-          *trial.ssd_bytes_per_day / (static_cast<double>(config.hardware.ssd->capacity.value) *
-                                      static_cast<double>(config.cluster.instances));
+      double drives = 0;
+      for (const std::optional<std::size_t>& group : instance_groups(config)) {
+        drives += static_cast<double>(group_config(config, group).hardware.ssd->capacity.value);
+      }
+      trial.drive_writes_per_day = *trial.ssd_bytes_per_day / drives;
       if (plan_.endurance && *trial.drive_writes_per_day > 0) {
         trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
                                  *trial.drive_writes_per_day;

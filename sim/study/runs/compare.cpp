@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "sim/core/build.hpp"
-#include "sim/core/quantity.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "sim/study/runs/find_capacity.hpp"
@@ -113,31 +112,28 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
-/// Whether a tier is full for most of the measured part, and evicts nothing.
-bool is_full(const Json& result, const std::string& name) {
-  constexpr double kFull = 0.9;
-  const Json& tier = result["metrics"]["tiers"][name];
-  const Json& hardware = result["config"]["hardware"];
-  const Json::json_pointer own("/config/system/tiers/" + name + "/blocks/capacity");
-  if (tier["evictions"] != 0 || !hardware.contains(name) || !hardware[name].is_object() ||
-      (result.contains(own) && result.at(own) != "installed")) {
-    return false;
-  }
-  const auto capacity =
-      parse_quantity<Bytes>(hardware[name]["capacity"].get<std::string>());
-  return capacity && tier["occupancy_bytes"]["mean"].get<double>() >
-                         kFull * static_cast<double>(capacity->value);
-}
-
-/// Joined names of the tiers that evict nothing, because they still fill or keep all they have.
+/// Joined names of the tiers that evict nothing: those that still fill, or those in which blocks
+/// found no room.
 std::string tiers_without_evictions(const Json& result, bool full) {
   std::vector<std::string> names;
   for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    if (full ? is_full(result, name) : tier["filling"] == true && !is_full(result, name)) {
+    const bool refuses = tier["evictions"] == 0 && tier.value("refused_blocks", 0) > 0;
+    if (full ? refuses : tier["filling"] == true && !refuses) {
       names.push_back(name);
     }
   }
   return detail::join(names, " and ");
+}
+
+/// Adds the times of one profile to the counts of another use of it.
+void add_timing(Json& sum, const Json& timing) {
+  for (const char* part : {"prefills", "decode_iterations"}) {
+    for (const char* count : {"total", "extrapolated"}) {
+      Json& counted = sum[part][count];
+      counted = timing[part][count].get<std::int64_t>() +
+                (counted.is_null() ? std::int64_t{0} : counted.get<std::int64_t>());
+    }
+  }
 }
 
 /// "99.1 % and 3.2 %": the shares of prefills and decode iterations that a profile did not measure;
@@ -166,9 +162,8 @@ std::string notes(const Comparison& comparison) {
     const std::string filling = tiers_without_evictions(column.results.front(), false);
     const std::string full = tiers_without_evictions(column.results.front(), true);
     if (!full.empty()) {
-      text += fmt::format(
-          "\n{}: {} full, and this system evicts nothing there: new KV finds no room.\n",
-          column.system, full);
+      text += fmt::format("\n{}: {} evicts nothing, and new KV found no room there.\n",
+                          column.system, full);
     }
     if (!filling.empty()) {
       systems_by_filling[filling].push_back(column.system);
@@ -185,11 +180,14 @@ std::string notes(const Comparison& comparison) {
     if (result.contains("timing")) {
       timings.push_back(result["timing"]);
     }
+    std::map<std::string, Json> by_profile;
     for (const Json& timing : timings) {
+      add_timing(by_profile[timing["profile"].get<std::string>()], timing);
+    }
+    for (const auto& [profile, timing] : by_profile) {
       const std::string outside = describe_extrapolation(timing);
       if (!outside.empty()) {
-        outside_by_profile[timing["profile"].get<std::string>()].push_back(column.system + " " +
-                                                                           outside);
+        outside_by_profile[profile].push_back(column.system + " " + outside);
       }
     }
   }

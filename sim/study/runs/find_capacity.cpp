@@ -147,7 +147,9 @@ class Search {
   }
 
   CapacitySearch operator()() {
-    look_for_unknown_metrics();
+    if (!slo_.empty()) {
+      look_for_unknown_metrics();
+    }
     const double begin = rate_of(config_.workload);
     const auto [meets, misses] = neighbours(begin);
     std::optional<double> capacity = meets;
@@ -217,7 +219,7 @@ class Search {
       config.workload.sessions = config_.workload.sessions;
       results.push_back(run(config));
     }
-    if (trials_.empty()) {
+    if (description_.empty()) {
       description_ = describe_run(results.front());
     }
     const CapacityTrial trial = judged(rate, results);

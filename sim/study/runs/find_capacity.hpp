@@ -103,8 +103,8 @@ struct CapacitySearch {
 inline constexpr double kCapacityRange = 1024;
 
 /// The highest arrival rate, request rate or speed-up, to 5 %, at which the load of `config`, which
-/// exceeds its capacity, would not. nullopt if the search found none, or its runs were too short. It
-/// measures the stationary state, and uses as many sessions as needed if the workload allows any
+/// exceeds its capacity, would not. nullopt if the search found none, or its runs were too short.
+/// It measures the stationary state, and uses as many sessions as needed if the workload allows any
 /// number.
 struct StableRate {
   std::string key;

@@ -116,6 +116,12 @@ std::string mix_of(const Json& config) {
   return names.empty() ? "" : fmt::format("mix of {}", fmt::join(names, ", "));
 }
 
+/// Whether some instances of a cluster differ from the others.
+bool has_groups(const Json& config) {
+  const Json* groups = find_at(config, Json::json_pointer("/cluster/groups"));
+  return groups != nullptr && !groups->empty();
+}
+
 std::string setting(const Json& config) {
   std::string text = text_at(config, "/model/name") + " on " + gpus_of(config);
   for (const auto& [tier, name] : kTierNames) {
@@ -129,12 +135,12 @@ std::string setting(const Json& config) {
   const auto cluster = config.find("cluster");
   return cluster == config.end()
              ? text
-             : fmt::format("{} instances behind {}, each {}",
+             : fmt::format("{} instances behind {}, {} {}",
                            (*cluster)["instances"].get<std::int64_t>(),
                            (*cluster)["router"].is_string()
                                ? (*cluster)["router"].get<std::string>()
                                : (*cluster)["router"]["policy"].get<std::string>(),
-                           text);
+                           has_groups(config) ? "some differ from" : "each", text);
 }
 
 /// Rounds up to one digit.
@@ -340,14 +346,15 @@ Json run_setting(const Json& config) {
     return rate.empty() ? "" : rate.substr(0, unit) + what + rate.substr(unit);
   };
   const std::string sessions = load("/workload/arrival_rate", " sessions");
-  return Json{
-      {"model", text_or_none(config, "/model/name")},
-      {"server",
-       gpus.empty() || !instances ? gpus : fmt::format("{:g} instances of {}", *instances, gpus)},
-      {"workload", !mix.empty()     ? mix
-                   : !trace.empty() ? trace
-                                    : text_or_none(config, "/workload/generator")},
-      {"load", sessions.empty() ? load("/workload/request_rate", " requests") : sessions}};
+  return Json{{"model", text_or_none(config, "/model/name")},
+              {"server", gpus.empty() || !instances
+                             ? gpus
+                             : fmt::format("{:g} instances of {}{}", *instances, gpus,
+                                           has_groups(config) ? " and others" : "")},
+              {"workload", !mix.empty()     ? mix
+                           : !trace.empty() ? trace
+                                            : text_or_none(config, "/workload/generator")},
+              {"load", sessions.empty() ? load("/workload/request_rate", " requests") : sessions}};
 }
 
 Json common_setting(const std::vector<Json>& settings) {

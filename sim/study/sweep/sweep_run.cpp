@@ -388,8 +388,16 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
     const Json written = write_value(config);
     all.add(json_text(written));
     settings.push_back(run_setting(written));
-    if (config.hardware.profile && config.hardware.profile->loaded) {
-      all.add(json_text(write_value(*config.hardware.profile->loaded)));
+    const auto add_profile = [&](const HardwareConfig& hardware) {
+      if (hardware.profile && hardware.profile->loaded) {
+        all.add(json_text(write_value(*hardware.profile->loaded)));
+      }
+    };
+    add_profile(config.hardware);
+    for (const InstanceGroupConfig& group : config.cluster.groups) {
+      if (group.hardware) {
+        add_profile(group.hardware->config);
+      }
     }
     const auto add_files = [&](const WorkloadConfig& workload) {
       for (const auto& file : {workload.trace, workload.tokenizer}) {

@@ -19,6 +19,7 @@
 #include "sim/policy/routing_random.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/replay/untimed.hpp"
+#include "sim/serving/result.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -234,6 +235,94 @@ TEST(Clusters, EveryTurnEndsWhenAnInstanceIsLost) {
   EXPECT_EQ(broken.dump(), simulate(small("vllm", with), builtin_policies()).dump());
 }
 
+const std::string kNetwork = R"(/cluster/network={"rate": "2GB/s"})";
+
+/// Three instances that share host memory, and three that prefill and decode apart.
+RunConfig sharing(std::vector<std::string> more = {}) {
+  std::vector<std::string> settings{"/cluster/instances=3", "/cluster/router=round_robin",
+                                    "/system/tiers/hbm/blocks/capacity=20000tokens", kNetwork,
+                                    R"(/cluster/shared={"tier": "dram"})"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return small("vllm_cpu_offload", settings);
+}
+RunConfig apart(std::vector<std::string> more = {}) {
+  std::vector<std::string> settings{"/cluster/instances=3", "/cluster/router=round_robin", kNetwork,
+                                    R"(/cluster/disaggregation={"prefill": 1})"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return small("vllm", settings);
+}
+const std::string kGroups =
+    R"(/cluster/groups=[{"first": 1, "hardware": {"preset": "h100-8x", "gpus": 4}}])";
+
+// Each key of the cluster's tiers, network and groups gives other results.
+TEST(ClusterKeys, ChangeTheResult) {
+  const auto metrics = [](const RunConfig& config) {
+    return simulate(config, builtin_policies())["metrics"].dump();
+  };
+  const std::string shared = metrics(sharing());
+  for (const char* change :
+       {"/cluster/shared=none", R"(/cluster/shared={"tier": "dram", "capacity": "2GiB"})",
+        R"(/cluster/shared={"tier": "dram", "capacity": "48GiB", "rate": "100MB/s"})",
+        "/cluster/network/rate=200MB/s", "/cluster/network/latency=5ms",
+        "/cluster/network/core=1GB/s"}) {
+    std::vector<std::string> changes{change};
+    if (std::string_view(change).ends_with("=none")) {
+      changes.emplace_back("/cluster/network=none");
+    }
+    EXPECT_NE(metrics(sharing(changes)), shared) << change;
+  }
+  const std::string pulled = metrics(apart());
+  for (const char* change :
+       {"/cluster/disaggregation/transfer=push", "/cluster/disaggregation/prefill=2",
+        "/cluster/disaggregation/decide=net_new", "/cluster/network/rate=200MB/s",
+        R"(/cluster/groups=[{"slots": 2}])", R"(/cluster/groups=[{"token_budget": "512tokens"}])",
+        R"(/cluster/groups=[{"first": 2, "slots": 1}])"}) {
+    EXPECT_NE(metrics(apart({change})), pulled) << change;
+  }
+  EXPECT_NE(metrics(apart({kGroups})), pulled);
+}
+
+// Every decode iteration by itself gives the same bytes, with stores of one object per block.
+TEST(Clusters, StepAsTheReferenceDoes) {
+  RunOptions stepwise;
+  stepwise.stepping = DecodeStepping::per_iteration;
+  for (const RunConfig& config :
+       {sharing(), sharing({R"(/cluster/shared={"tier": "dram", "capacity": "2GiB"})"}),
+        sharing({"/cluster/router=prefix_load"}), apart(),
+        apart({"/cluster/disaggregation/transfer=push"}),
+        apart({"/cluster/disaggregation/transfer=push", kGroups})}) {
+    EXPECT_TRUE(simulate(config, builtin_policies(), stepwise).dump() ==
+                simulate(config, builtin_policies()).dump())
+        << write_value(config.cluster).dump();
+  }
+}
+
+// Requests find in host memory what other instances have written there.
+TEST(Clusters, FindMoreInASharedTier) {
+  const Json shared = simulate(sharing(), builtin_policies())["metrics"];
+  const Json own = simulate(sharing({"/cluster/shared=none", "/cluster/network=none"}),
+                            builtin_policies())["metrics"];
+  EXPECT_GT(number_at(shared, "/blocks/hit_rate/tokens/total"),
+            number_at(own, "/blocks/hit_rate/tokens/total") + 0.1);
+  EXPECT_LE(number_at(shared, "/tiers/dram/occupancy_bytes/mean"),
+            number_at(shared, "/tiers/dram/occupancy_bytes/max"));
+  EXPECT_LE(number_at(shared, "/tiers/dram/occupancy_bytes/max"), 48.0 * (std::int64_t{1} << 30));
+}
+
+TEST(Clusters, RentEachInstancesOwnHardware) {
+  const RunConfig alike = small("vllm", {"/cluster/instances=3"});
+  const RunConfig differ = small("vllm", {"/cluster/instances=3", kGroups});
+  const auto dollars = [](const RunConfig& config) {
+    return cost_report(config, 1)["total"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(rent_dollars(alike, 2), 6 * dollars(alike));
+  EXPECT_DOUBLE_EQ(rent_dollars(differ, 1), dollars(differ) + 2 * dollars(group_config(differ, 0)));
+  // A store of its own is rented once, in place of the memory of three servers.
+  const RunConfig store = sharing({R"(/cluster/shared={"tier": "dram", "capacity": "24GiB"})"});
+  const Json own = cost_report(sharing(), 3);
+  EXPECT_NEAR(cost_report(store, 3)["dram"].get<double>(), own["dram"].get<double>() / 2, 1e-4);
+}
+
 std::filesystem::path test_data() {
   const char* folder = std::getenv("KVTIER_TEST_DATA");
   return folder == nullptr ? std::filesystem::path() : std::filesystem::path(folder);
@@ -289,6 +378,33 @@ TEST(Clusters, RefuseUntimedReplaysOfSessions) {
   EXPECT_EQ(refused([&] { (void)miss_ratio_curve(two, registry, {}); }),
             "/cluster/instances: expected 1, a miss-ratio curve is of one instance, got 2");
   EXPECT_EQ(untimed_bound(two, registry, {}), Json());
+  const RunConfig groups = small("vllm", {"/cluster/instances=3", kGroups});
+  EXPECT_EQ(refused([&] { (void)simulate_untimed(groups, registry); }),
+            "/cluster/groups: expected none: in an untimed replay instances are alike");
+}
+
+// A group's blocks have to fit into its own GPUs, too.
+TEST(Clusters, RefuseAGroupWhoseHbmIsTooSmall) {
+  const RunConfig config =
+      small("vllm", {"/cluster/instances=2", "/hardware=h100-80g", "/model=llama-3.1-8b",
+                     "/system/tiers/hbm/blocks/capacity=400000tokens",
+                     R"(/cluster/groups=[{"first": 1, "hardware": "a100-40g"}])"});
+  const std::string problem = refused([&] { (void)simulate(config, builtin_policies()); });
+  EXPECT_TRUE(problem.starts_with("/cluster/groups/0: /system/tiers/hbm/blocks/capacity: "))
+      << problem;
+  const RunConfig flash = small(
+      "vllm_tiering", {"/cluster/instances=2", kNetwork, R"(/cluster/shared={"tier": "ssd"})"});
+  EXPECT_EQ(refused([&] { (void)simulate(flash, builtin_policies()); }),
+            "/cluster/shared/tier: in a timed run expected dram, got \"ssd\"");
+}
+
+// Keys inside a group's hardware can be set, also where it is a preset's name.
+TEST(Clusters, SetKeysOfAGroupsHardware) {
+  const RunConfig config =
+      small("vllm", {"/cluster/instances=2", R"(/cluster/groups=[{"hardware": "h100-8x"}])",
+                     "/cluster/groups/0/hardware/gpus=2"});
+  EXPECT_EQ(group_config(config, 0).hardware.gpus, 2);
+  EXPECT_EQ(group_config(config, 0).hardware.name, "h100-8x");
 }
 
 }  // namespace

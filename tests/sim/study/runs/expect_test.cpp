@@ -116,10 +116,11 @@ TEST(Expectations, AreBadInputIfTheirValueIsMissing) {
 
 // No index of a list is empty or larger than every number.
 TEST(Expectations, AreBadInputIfTheirIndexIsInvalid) {
-  EXPECT_EQ(problems(R"({"/metrics/list/": {"value": 1},
+  EXPECT_EQ(
+      problems(R"({"/metrics/list/": {"value": 1},
                          "/metrics/list/99999999999999999999999": {"value": 1}})"),
-            (Lines{"expect.json: /metrics/list/: the result has no such value",
-                   "expect.json: /metrics/list/99999999999999999999999: the result has no such value"}));
+      (Lines{"expect.json: /metrics/list/: the result has no such value",
+             "expect.json: /metrics/list/99999999999999999999999: the result has no such value"}));
 }
 
 TEST(Expectations, AreBadInputIfMalformed) {
