@@ -33,7 +33,7 @@ constexpr ResultRow kRows[] = {
     {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}", kWholeHits},
     {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}",
      kWholeHits},
-    {"hit rate, tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}", kTokenHits},
+    {"hit rate, history tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}", kTokenHits},
     {"requests with a hit %", "/metrics/blocks/hit_rate/turns", 100, "{:.1f}", kBlocks},
     {"hit rate, blocks %", "/metrics/blocks/hit_rate/blocks", 100, "{:.1f}", kBlocks},
     {"hit rate, prompt tokens %", "/metrics/blocks/hit_rate/tokens/total", 100, "{:.1f}", kBlocks},
@@ -272,7 +272,7 @@ std::string describe_confidence(const Json& result) {
   };
   constexpr Line kLines[] = {
       {"hit rate, all turns %", "hit_rate_all_turns", kPercent, "{:.1f} to {:.1f}"},
-      {"hit rate, tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
+      {"hit rate, history tokens %", "hit_rate_tokens", kPercent, "{:.1f} to {:.1f}"},
       {"TTFT mean s", "ttft_seconds", 1, "{:.3f} to {:.3f}"},
       {"TTFT p50 s", "ttft_seconds_p50", 1, "{:.3f} to {:.3f}"},
       {"TTFT p90 s", "ttft_seconds_p90", 1, "{:.3f} to {:.3f}"},
@@ -294,7 +294,7 @@ std::string describe_confidence(const Json& result) {
     }
     const Json& interval = confidence[line.name];
     text += fmt::format(
-        "{:<24}{}", line.label,
+        "{:<28}{}", line.label,
         fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
                     interval["high"].get<double>() * line.factor));
     text += interval["trusted"] == true ? "\n" : "  ?\n";

@@ -71,7 +71,9 @@ TEST_F(QuickCalibration, EndsInTimeWithAProfileOfEveryOperation) {
   // Later operations are only imported from tables.
   constexpr auto kMeasured = static_cast<std::size_t>(OperationId::gemm_grid);
   EXPECT_EQ(operations.size(), kMeasured - (no_drive ? 5 : 0));
-  EXPECT_EQ(profile.provenance.notes.size(), no_drive ? 4U : 5U);
+  // A busy machine adds a note on cells that are left out.
+  const std::size_t notes = profile.provenance.notes.size();
+  EXPECT_TRUE(notes == (no_drive ? 4U : 5U) || notes == (no_drive ? 5U : 6U)) << notes;
   // The profile contains no path of this machine.
   EXPECT_EQ(read("p.json").find(path("").string()), std::string::npos);
 

@@ -224,7 +224,7 @@ TEST_F(Simulate, ShowsIntervalsAndTheirDoubts) {
   const std::string table = kvtier({"simulate", "run.json"}).out;
   EXPECT_TRUE(contains(table, "95 % intervals, from means of ")) << table;
   for (const char* label :
-       {"hit rate, all turns %", "hit rate, tokens %", "TTFT mean s", "queueing mean s"}) {
+       {"hit rate, all turns %", "hit rate, history tokens %", "TTFT mean s", "queueing mean s"}) {
     EXPECT_TRUE(contains(table.substr(table.find("95 % intervals")), label)) << table;
   }
   EXPECT_TRUE(contains(table, "  ?\n")) << table;
@@ -381,7 +381,7 @@ TEST_F(Compare, PrintsAColumnForEachSystem) {
   EXPECT_TRUE(contains(outcome.out, "recompute"));
   EXPECT_TRUE(contains(outcome.out, "attentionstore"));
   for (const char* row :
-       {"hit rate, all turns %", "hit rate, resumed turns %", "hit rate, tokens %",
+       {"hit rate, all turns %", "hit rate, resumed turns %", "hit rate, history tokens %",
         "of which in DRAM %", "TTFT mean s", "TTFT without queueing, mean ms",
         "prompt tokens served/s", "  of which computed/s", "GPU seconds per request",
         "$ per million output tokens", "slots in use %", "HBM for KV in use %", "GPUs busy %",
