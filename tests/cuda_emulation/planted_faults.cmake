@@ -134,7 +134,7 @@ plant(cuda_device.cpp plan_replaced_before_it_was_read
   "    mine.uploaded.synchronize();"
   "    if (!PLANTED) mine.uploaded.synchronize();")
 plant(cuda_device.cpp plan_freed_while_used
-  "      stream.synchronize();  // for what still uses the smaller ones"
+  "      stream.synchronize();  // queued work still uses the smaller buffers"
   "      if (!PLANTED) stream.synchronize();")
 plant(cuda_device.cpp stale_error_after_a_failure
   "static_cast<void>(cudaGetLastError());
