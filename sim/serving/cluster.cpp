@@ -1,7 +1,6 @@
 #include "sim/serving/cluster.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -126,23 +125,19 @@ TransferId UserClock::start_transfer(const TransferCommand&) {
 struct Cluster::MemberBackend final : SimulatedBackend {
   Cluster& cluster;
   InstanceId number;
-  std::optional<Medium> shared;
 
   MemberBackend(Cluster& own_cluster, InstanceId own_number)
       : SimulatedBackend(own_cluster.kind(own_number).config->hardware,
                          own_cluster.config_.model.layers, *own_cluster.kind(own_number).timing,
                          own_cluster.stepping_),
         cluster(own_cluster),
-        number(own_number) {
-    if (const auto& tier = cluster.config_.cluster.shared) {
-      shared = medium_of(std::string(to_string(tier->tier)));
-    }
-  }
+        number(own_number) {}
   TransferId start_transfer(const TransferCommand& command) override {
-    TransferCommand own = command;
-    if (command.from == shared || command.to == shared) {
-      own.cookie = cluster.start_shared_copy(number, command);
+    if (command.from != cluster.shared_ && command.to != cluster.shared_) {
+      return SimulatedBackend::start_transfer(command);
     }
+    TransferCommand own = command;
+    own.cookie = cluster.start_shared_copy(number, command);
     return SimulatedBackend::start_transfer(own);
   }
 };
@@ -275,7 +270,8 @@ Cluster::Cluster(const Setup& setup)
   if (config_.cluster.network) {
     network_.emplace(network_topology(config_.cluster));
   }
-  if (config_.cluster.shared) {
+  if (const auto& shared = config_.cluster.shared) {
+    shared_ = medium_of(std::string(to_string(shared->tier)));
     const StoreRules rules = store_rules(config_);
     const bool plain = stepping_ == DecodeStepping::per_iteration && !router_.wants_block_events();
     stores_ = (plain ? make_reference_stores : make_stores)(
@@ -344,12 +340,9 @@ void Cluster::run() {
     step();
   }
   users_.end_measurement(users_.last_finish());
-  while (next_.first_time() != kNever || shared_copies_.size() > free_shared_copies_.size()) {
-    if (shared_copies_.size() > free_shared_copies_.size()) {
-      step();
-    } else {
-      step_instance();
-    }
+  const auto copies_shared = [this] { return shared_copies_.size() > free_shared_copies_.size(); };
+  while (copies_shared() || next_.first_time() != kNever) {
+    copies_shared() ? step() : step_instance();
   }
   users_.check_finished();
   router_.check_invariants(0);
@@ -386,6 +379,9 @@ void Cluster::step() {
   } else {
     step_instance();
   }
+  if (shared_) [[unlikely]] {
+    note_shared_occupancy();
+  }
 }
 
 inline void Cluster::tell_routers_time() {
@@ -419,9 +415,6 @@ inline void Cluster::step_instance() {
   }
   stepping_instance_ = SIZE_MAX;
   next_.set(number, member.backend.next_time());
-  if (!stores_.empty()) [[unlikely]] {
-    note_shared_occupancy();
-  }
 }
 
 void Cluster::on_timer(std::uint64_t payload) {
@@ -781,7 +774,7 @@ void Cluster::let_go_prefilled(SessionSlot slot) {
 
 std::uint64_t Cluster::start_shared_copy(InstanceId instance, const TransferCommand& command) {
   const ClusterConfig& cluster = config_.cluster;
-  const bool reads = command.from == members_[instance.value]->backend.shared;
+  const bool reads = command.from == shared_;
   (reads ? shared_use_.read : shared_use_.written) += command.bytes;
   // An instance holds its own part of the segments.
   const Bytes bytes =
@@ -826,7 +819,6 @@ void Cluster::end_leg(std::size_t copy) {
       tell(i, [](Instance& instance) { instance.batcher().ask_again(); });
     }
   }
-  note_shared_occupancy();
 }
 
 void Cluster::note_shared_occupancy() {
@@ -861,7 +853,7 @@ void Cluster::end_measurement() {
       member->instance->requests().end_measurement(clock_.now());
     }
   }
-  if (!stores_.empty()) {
+  if (shared_) {
     note_shared_occupancy();
   }
   measured_transfers_ = transfers_;

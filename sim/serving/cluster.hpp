@@ -255,13 +255,15 @@ class Cluster final : private Dispatcher {
   Bytes bytes_per_token_;
   Transfers transfers_;
   Transfers measured_transfers_;
+  /// The medium of the shared tier.
+  std::optional<Medium> shared_;
   SharedUse shared_use_;
   SharedUse measured_shared_use_;
   Bytes shared_block_bytes_;
   /// The content of the shared tier since then.
   Bytes shared_bytes_;
   SimTime shared_since_;
-  /// Of all instances, if they share a tier.
+  /// The stores of all instances, if they share a tier.
   std::vector<std::unique_ptr<Store>> stores_;
   std::vector<SharedCopy> shared_copies_;
   std::vector<std::size_t> free_shared_copies_;

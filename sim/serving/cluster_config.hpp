@@ -51,7 +51,7 @@ void describe(V& v, SlowInstanceConfig& c) {
   v.field("factor", c.factor, "Its time over the usual one.", required(between(1, 1000)));
 }
 
-/// What is installed in some instances, written as /hardware is.
+/// Hardware of some instances, written as /hardware is.
 struct InstanceHardware {
   HardwareConfig config;
 

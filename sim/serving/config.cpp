@@ -437,6 +437,12 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
 /// A network has places for so many and a shared tier.
 constexpr std::int64_t kMostNetworkedInstances = 255;
 
+/// Whether a request waits for blocks that come over a network while others run.
+bool moves_blocks_by_request(const SystemConfig& system) {
+  return system.blocks && system.blocks->unit == EvictionUnit::block &&
+         system.batching == Batching::unified && load_wait(system) == LoadWait::request;
+}
+
 /// Returns what check_router does for the router of decode instances.
 bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registry,
                           Problems& problems) {
@@ -455,9 +461,7 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
                  "expected a network, over which the KV of prompts goes, got \"none\"");
   }
   const SystemConfig& system = config.system;
-  if (!system.blocks || system.blocks->unit != EvictionUnit::block || !system.tiers.hbm ||
-      system.tiers.count() > 1 || system.batching != Batching::unified ||
-      load_wait(system) != LoadWait::request) {
+  if (!moves_blocks_by_request(system) || !system.tiers.hbm || system.tiers.count() > 1) {
     problems.add(pointer,
                  "expected a system with /system/blocks, whose unit is block, with batching "
                  "unified, /system/load/wait request and hbm as its only tier");
@@ -491,8 +495,7 @@ void check_shared_tier(const RunConfig& config, Problems& problems) {
   const ClusterConfig& cluster = config.cluster;
   const SystemConfig& system = config.system;
   const std::string pointer = "/cluster/shared";
-  if (!system.blocks || system.blocks->unit != EvictionUnit::block ||
-      system.batching != Batching::unified || load_wait(system) != LoadWait::request) {
+  if (!moves_blocks_by_request(system)) {
     problems.add(pointer,
                  "expected a system with /system/blocks, whose unit is block, with batching "
                  "unified and /system/load/wait request");
@@ -637,6 +640,14 @@ std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config)
     }
   }
   return groups;
+}
+
+std::map<std::optional<std::size_t>, std::int64_t> group_sizes(const RunConfig& config) {
+  std::map<std::optional<std::size_t>, std::int64_t> sizes;
+  for (const std::optional<std::size_t>& group : instance_groups(config)) {
+    ++sizes[group];
+  }
+  return sizes;
 }
 
 RunConfig group_config(const RunConfig& config, std::optional<std::size_t> group) {

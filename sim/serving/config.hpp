@@ -482,6 +482,9 @@ void check_run_config(const RunConfig& config, const PolicyRegistry& registry, P
 void add_of_group(const Problems& of_group, std::size_t group, Problems& problems);
 /// By instance: the group that it is of; nullopt: none.
 [[nodiscard]] std::vector<std::optional<std::size_t>> instance_groups(const RunConfig& config);
+/// How many instances are of each group, and of none.
+[[nodiscard]] std::map<std::optional<std::size_t>, std::int64_t> group_sizes(
+    const RunConfig& config);
 /// Reports a cluster where `what` is of one instance.
 void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);
 /// Whether any instance can serve a session's next turn: they store blocks that requests share, or

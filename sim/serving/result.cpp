@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <map>
 #include <optional>
 
 #include <fmt/format.h>
@@ -443,13 +442,10 @@ bool is_filling(std::int64_t evictions, Bytes peak_before, Bytes peak) {
 }
 
 double rent_dollars(const RunConfig& config, double hours) {
-  std::map<std::optional<std::size_t>, double> count;
-  for (const std::optional<std::size_t>& group : instance_groups(config)) {
-    count[group] += 1;
-  }
   double sum = 0;
-  for (const auto& [group, instances] : count) {
-    sum += cost_report(group_config(config, group), hours * instances)["total"].get<double>();
+  for (const auto& [group, instances] : group_sizes(config)) {
+    sum += cost_report(group_config(config, group), hours * static_cast<double>(instances))["total"]
+               .get<double>();
   }
   return sum;
 }

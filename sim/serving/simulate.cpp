@@ -269,7 +269,7 @@ std::vector<LinkReport> link_reports(std::span<const Cluster::Served> served) {
   return links;
 }
 
-/// Of the instances with this config.
+/// Adds up the times that the instances with this config used.
 TimingUse timing_use(std::span<const Cluster::Served> served, const RunConfig& config) {
   TimingUse all;
   for (const Cluster::Served& served_by : served) {

@@ -460,8 +460,9 @@ class Search {
       }
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
       double drives = 0;
-      for (const std::optional<std::size_t>& group : instance_groups(config)) {
-        drives += static_cast<double>(group_config(config, group).hardware.ssd->capacity.value);
+      for (const auto& [group, instances] : group_sizes(config)) {
+        drives += static_cast<double>(group_config(config, group).hardware.ssd->capacity.value) *
+                  static_cast<double>(instances);
       }
       trial.drive_writes_per_day = *trial.ssd_bytes_per_day / drives;
       if (plan_.endurance && *trial.drive_writes_per_day > 0) {

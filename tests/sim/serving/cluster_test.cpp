@@ -423,7 +423,7 @@ TEST(SharedTier, AnInstanceFindsWhatAnotherHasWritten) {
   EXPECT_EQ(run.cluster.shared_use().carried, kv(26));
 }
 
-// Of segments each instance has half, which does not cross the network.
+// Each instance has half of the segments, which does not cross the network.
 TEST(SharedTier, SegmentsAreReadFromAllInstances) {
   RunConfig config = sharing();
   config.cluster.shared->capacity.reset();
