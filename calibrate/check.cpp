@@ -399,7 +399,7 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
 
 std::int64_t passes_before(const ProfileTable& steps) {
   constexpr std::int64_t kMany = 2;
-  return steps.variant == kPrefillRun ? kMany : steps.variant == kPrefillSecond ? 1 : 0;
+  return steps.variant == kWarm ? kMany : steps.variant == kSecond ? 1 : 0;
 }
 
 /// Compares a table of recorded whole steps with the timing model.
@@ -419,17 +419,17 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       std::ranges::max(table.cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
   const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
   for (const ProfileCell& cell : table.cells) {
-    if (table.variant == kDecodeRun) {
+    if (table.variant == kDecodeWarm) {
       gathered.pairs.push_back({timing.decode_duration(cell.at[0], decode_context(cell)).seconds(),
                                 cell.median_seconds});
     } else if (cell.at[1] == 1) {
-      ++gathered.left_out;  // decode after a pause, in profiles without decode_run
+      ++gathered.left_out;  // the simulation has no cold decode iteration
     } else {
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),
           {.added = Tokens(cell.at[1]), .past = Tokens(cell.at[2])});
       gathered.pairs.push_back(
-          {timing.prefill(parts).taken(passes_before(table)).seconds(), cell.median_seconds});
+          {timing.prefill(parts).after(passes_before(table)).seconds(), cell.median_seconds});
     }
   }
 }

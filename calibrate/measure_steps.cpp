@@ -18,9 +18,9 @@ struct Step {
   [[nodiscard]] std::int64_t context() const { return requests * (added + past); }
 };
 
-/// The work before a step: a pause in which other work uses the caches, one step after such a
-/// pause, or many steps.
-enum class After { pause, one_pass, run };
+/// The work before a step: idle time in which other work uses the caches, one step after such a
+/// time, or many steps.
+enum class After { idle, one_pass, run };
 
 /// The model with random weights, and KV in random slots, as in a server.
 class Server {
@@ -50,6 +50,17 @@ class Server {
       if (first != nullptr) {
         forward(*first, 1);
       }
+      return forward(*batch, 1);
+    };
+  }
+
+  /// A small step after so long without work, which follows back-to-back steps.
+  Sample prepare_after(std::chrono::microseconds idle) {
+    const auto batch = batch_of(kFirst);
+    return [this, batch, idle] {
+      constexpr std::int64_t kPasses = 3;
+      forward(*batch, kPasses);
+      std::this_thread::sleep_for(idle);
       return forward(*batch, 1);
     };
   }
@@ -98,8 +109,8 @@ class Server {
 
 }  // namespace
 
-/// Prefills of one request after a pause, right after another pass, and back to back. Decode
-/// iterations back to back.
+/// Prefills of one request after idle time, right after another pass, and back to back. Decode
+/// iterations back to back. A small prefill after several idle times.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
@@ -107,6 +118,12 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
   const Bytes kv = 2 * largest.context() * kv_bytes_per_token(decoder_shape(model), Bytes(element));
   const Bytes memory = parameters(model) * Bytes(element) + kv;
   const auto server = std::make_shared<std::shared_ptr<Server>>();
+  const auto opened = [server, target, largest]() -> Server& {
+    if (*server == nullptr) {
+      *server = std::make_shared<Server>(target, largest);
+    }
+    return **server;
+  };
   const auto plan = [&](const char* variant, After after, const std::vector<Step>& steps) {
     const bool runs = after == After::run;
     PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
@@ -120,11 +137,8 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
     for (const Step& step : steps) {
       planned.cells.push_back({.at = {step.requests, step.added, step.past},
                                .memory = memory,
-                               .prepare = [server, target, largest, step, after] {
-                                 if (*server == nullptr) {
-                                   *server = std::make_shared<Server>(target, largest);
-                                 }
-                                 return (*server)->prepare(step, after);
+                               .prepare = [opened, step, after] {
+                                 return opened().prepare(step, after);
                                }});
     }
     return planned;
@@ -144,8 +158,21 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       decodes.push_back({requests, 1, past});
     }
   }
-  return {plan(kStep, After::pause, prefills), plan(kPrefillSecond, After::one_pass, seconds),
-          plan(kPrefillRun, After::run, prefills), plan(kDecodeRun, After::run, decodes)};
+  PlannedTable idle{.rules = rules_with_pauses(target)};
+  idle.table = {.operation = OperationId::idle_pass,
+                .variant = "prefill",
+                .method = "decoder with random weights, by the host's clock",
+                .cache = CacheState::hot,
+                .shape = step_shape(model, element),
+                .axes = profile_operation(OperationId::idle_pass).axes};
+  for (const std::int64_t idle_us : {1'000, 3'000, 10'000, 30'000, 100'000}) {
+    idle.cells.push_back({.at = {idle_us}, .memory = memory, .prepare = [opened, idle_us] {
+                            return opened().prepare_after(std::chrono::microseconds(idle_us));
+                          }});
+  }
+  return {plan(kCold, After::idle, prefills), plan(kSecond, After::one_pass, seconds),
+          plan(kWarm, After::run, prefills), plan(kDecodeWarm, After::run, decodes),
+          std::move(idle)};
 }
 
 }  // namespace kvtier::calibrate

@@ -254,13 +254,13 @@ class StoragePlan {
 
   std::vector<PlannedTable> tables() {
     grid(OperationId::drive_read, "random", kAllReads, false);
-    after_pause(OperationId::drive_read, kAllReads);
+    after_idle(OperationId::drive_read, kAllReads);
     grid(OperationId::drive_write, "burst", kAllWrites, false);
-    after_pause(OperationId::drive_write, kAllWrites);
+    after_idle(OperationId::drive_write, kAllWrites);
     grid(OperationId::drive_write, "sustained", kAllWrites, true);
     mixed();
     through_the_host();
-    load_after_pause();
+    load_after_idle();
     beside_memory();
     return std::move(tables_);
   }
@@ -283,9 +283,9 @@ class StoragePlan {
     return tables_.back();
   }
 
-  /// Adds a table whose samples begin after a pause, with time for several samples in many visits.
-  PlannedTable& add_after_pause(OperationId operation, std::string method) {
-    PlannedTable& planned = add(operation, kAfterPause, std::move(method));
+  /// Adds a table whose samples begin after idle time, with time for several samples in many visits.
+  PlannedTable& add_after_idle(OperationId operation, std::string method) {
+    PlannedTable& planned = add(operation, kAfterIdle, std::move(method));
     planned.rules = rules_with_pauses(target_);
     planned.visits_in_round = kManyVisits / 2;
     return planned;
@@ -338,9 +338,9 @@ class StoragePlan {
   }
 
   /// One block at a time, for the smallest and the largest request of a transfer. Drives and
-  /// waiting threads are slower after a pause.
-  void after_pause(OperationId operation, int read_percent) {
-    PlannedTable& planned = add_after_pause(
+  /// waiting threads are slower after idle time.
+  void after_idle(OperationId operation, int read_percent) {
+    PlannedTable& planned = add_after_idle(
         operation,
         fmt::format("{}, random places, {} ms apart", bench_->engine_name(), kPause.count()));
     for (const std::int64_t block : {kStorageAlignment, kDriveRequestBytes}) {
@@ -492,10 +492,10 @@ class StoragePlan {
   };
 
   /// Loads by another thread, as in a run, with notices of begin and end.
-  void load_after_pause() {
+  void load_after_idle() {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& planned =
-          add_after_pause(OperationId::drive_to_device,
+          add_after_idle(OperationId::drive_to_device,
                           method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
       for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
         planned.cells.push_back(

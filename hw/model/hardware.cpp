@@ -13,12 +13,59 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 double gib(Bytes bytes) { return static_cast<double>(bytes.value) / kGib; }
 
-void check_duplex(const DuplexLimits& limits, const std::string& pointer, Problems& problems) {
-  const BytesPerSecond one_way = std::max(limits.forward, limits.backward);
-  if (limits.both < one_way) {
+void check_duplex(const DuplexCurves& curves, const std::string& pointer, Problems& problems) {
+  const BytesPerSecond one_way = std::max(curves.forward.rate, curves.backward.rate);
+  if (curves.both < one_way) {
     problems.add(pointer + "/both",
                  fmt::format("both ways together ({}) are slower than one way alone ({})",
-                             format_quantity(limits.both), format_quantity(one_way)));
+                             format_quantity(curves.both), format_quantity(one_way)));
+  }
+}
+
+void check_start(const CurveStart& start, const std::string& pointer, Problems& problems) {
+  if (start.alone && start.depth.value == 0) {
+    problems.add(pointer + "/depth", "expected the bytes that move at the rate \"alone\", got 0B");
+  }
+}
+
+void check_curves(const DuplexCurves& curves, const std::string& pointer, const char* forward,
+                  const char* backward, Problems& problems) {
+  check_duplex(curves, pointer, problems);
+  check_start(curves.forward, pointer + forward, problems);
+  check_start(curves.backward, pointer + backward, problems);
+}
+
+const char* name_of(auto value) {
+  for (const auto& [name, candidate] : enum_names(value)) {
+    if (candidate == value) {
+      return name;
+    }
+  }
+  return "";
+}
+
+void check_contention(const HardwareConfig& hardware, const std::string& pointer,
+                      Problems& problems) {
+  for (std::size_t i = 0; i < hardware.contention.size(); ++i) {
+    const Contention& item = hardware.contention[i];
+    const std::string at = fmt::format("{}/{}", pointer, i);
+    const bool on_drives = item.on == ContendedWay::ssd_read || item.on == ContendedWay::ssd_write;
+    if (on_drives && !hardware.ssd) {
+      problems.add(at + "/on", fmt::format("{} needs /hardware/ssd", name_of(item.on)));
+    }
+    if (!on_drives && item.while_work == ContendingWork::pcie) {
+      problems.add(at + "/while",
+                   fmt::format("{} is a way of pcie, whose transfers share its rate",
+                               name_of(item.on)));
+    }
+    const auto same = [&item](const Contention& other) {
+      return other.on == item.on && other.while_work == item.while_work;
+    };
+    const auto here = hardware.contention.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::any_of(hardware.contention.begin(), here, same)) {
+      problems.add(at, fmt::format("{} while {} is listed twice", name_of(item.on),
+                                   name_of(item.while_work)));
+    }
   }
 }
 
@@ -37,9 +84,55 @@ Json write_config(const ProfileChoice& choice) { return choice.name; }
 
 Json config_schema(const ProfileChoice&) { return Json{{"type", "string"}}; }
 
+namespace {
+
+/// The keys of a curve as an object.
+struct CurveKeys {
+  ServiceCurve& curve;
+};
+
+template <class V>
+void describe(V& v, CurveKeys& c) {
+  v.field("rate", c.curve.rate, "Throughput at saturation, which concurrent transfers share.",
+          required(bounds::link_rate()));
+  describe(v, static_cast<CurveStart&>(c.curve));
+}
+
+}  // namespace
+
+void read_config(ServiceCurve& curve, const Json& json, const std::string& pointer,
+                 Problems& problems) {
+  ServiceCurve read;
+  const std::size_t before = problems.lines().size();
+  if (json.is_object()) {
+    CurveKeys keys{read};
+    read_value(keys, json, pointer, problems);
+  } else {
+    read_value(read.rate, json, pointer, problems, bounds::link_rate());
+  }
+  if (problems.lines().size() == before) {
+    curve = read;
+  }
+}
+
+Json write_config(const ServiceCurve& curve) {
+  if (static_cast<const CurveStart&>(curve) == CurveStart()) {
+    return write_value(curve.rate);
+  }
+  ServiceCurve written = curve;
+  return write_value(CurveKeys{written});
+}
+
+Json config_schema(const ServiceCurve&) {
+  ServiceCurve curve;
+  CurveKeys keys{curve};
+  return Json{
+      {"anyOf", Json::array({value_schema(curve.rate, bounds::link_rate()), value_schema(keys)})}};
+}
+
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
                     Problems& problems) {
-  check_duplex(hardware.links.pcie, pointer + "/links/pcie", problems);
+  check_curves(hardware.links.pcie, pointer + "/links/pcie", "/to_device", "/to_host", problems);
   if (hardware.dram && hardware.dram->host_load.value > 0) {
     const std::string load = pointer + "/dram/host_load";
     const double most = 1 - *bounds::share().minimum;
@@ -54,11 +147,16 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer,
     }
   }
   if (hardware.cxl) {
-    check_duplex(hardware.cxl->bandwidth, pointer + "/cxl/bandwidth", problems);
+    check_curves(hardware.cxl->bandwidth, pointer + "/cxl/bandwidth", "/read", "/write", problems);
   }
   if (hardware.ssd) {
-    check_duplex(hardware.ssd->bandwidth, pointer + "/ssd/bandwidth", problems);
+    const std::string bandwidth = pointer + "/ssd/bandwidth";
+    check_curves(hardware.ssd->bandwidth, bandwidth, "/read", "/write", problems);
+    if (hardware.ssd->bandwidth.load) {
+      check_start(*hardware.ssd->bandwidth.load, bandwidth + "/load", problems);
+    }
   }
+  check_contention(hardware, pointer + "/contention", problems);
   if (hardware.gpus > 1 && hardware.links.gpu.bandwidth.value < bounds::kSlowestLink) {
     problems.add(pointer + "/links/gpu/bandwidth",
                  fmt::format("{} GPUs need a link between them", hardware.gpus));
@@ -81,12 +179,17 @@ std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware
   return *hardware.dram->bandwidth - hardware.dram->host_load;
 }
 
-DuplexLimits host_link(const HardwareConfig& hardware) {
-  DuplexLimits link = hardware.links.pcie;
+DuplexCurves host_link(const HardwareConfig& hardware) {
+  DuplexCurves link = hardware.links.pcie;
   if (hardware.links.pcie.of == HostLinkOf::gpu) {
     const auto links = static_cast<double>(hardware.gpus);
-    link.forward = link.forward * links;
-    link.backward = link.backward * links;
+    for (ServiceCurve* way : {&link.forward, &link.backward}) {
+      way->rate = way->rate * links;
+      way->depth = way->depth * hardware.gpus;
+      if (way->alone) {
+        way->alone = *way->alone * links;
+      }
+    }
     link.both = link.both * links;
   }
   return link;

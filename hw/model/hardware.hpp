@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hw/model/model.hpp"
 #include "sim/core/config.hpp"
@@ -42,6 +43,10 @@ inline constexpr double kSlowestLink = 1e5;
 [[nodiscard]] inline Limits lone_rate() { return between(1e3, 1e13); }
 /// 0.6 TB/s in servers of two processors of 2023, 43 TB/s in a rack of 36 of 2026.
 [[nodiscard]] inline Limits host_memory_bandwidth() { return between(kSlowestLink, 1e14); }
+/// Bytes in flight: 1 TiB at most.
+[[nodiscard]] inline Limits depth() {
+  return {.minimum = 0, .maximum = static_cast<double>(std::int64_t{1} << 40)};
+}
 /// The fixed time of one transfer, operation or iteration.
 [[nodiscard]] inline Limits latency() { return between(0, 10e9); }
 /// The lower bound keeps the product of a rate and a share in range.
@@ -133,64 +138,67 @@ void describe(V& v, DramConfig& c) {
           non_negative());
 }
 
-/// Shares of a link's bandwidth, in (0, 1], that other work leaves, one way and the other. Both
-/// ways together keep the larger share.
-struct LinkShares {
-  double forward = 1;
-  double backward = 1;
-
-  friend bool operator==(const LinkShares&, const LinkShares&) = default;
-};
-
-/// Shares of a drive: `forward` reads, `backward` writes.
-struct DriveShares : LinkShares {
-  friend bool operator==(const DriveShares&, const DriveShares&) = default;
-};
-
-template <class V>
-void describe(V& v, DriveShares& c) {
-  v.field("read", c.forward, "Share of the bandwidth that reads keep.", bounds::share());
-  v.field("write", c.backward, "Share of the bandwidth that writes keep.", bounds::share());
-}
-
-/// Shares of the link between host and GPUs.
-struct HostLinkShares : LinkShares {
-  friend bool operator==(const HostLinkShares&, const HostLinkShares&) = default;
-};
-
-template <class V>
-void describe(V& v, HostLinkShares& c) {
-  v.field("to_device", c.forward, "Share of the bandwidth to the GPUs that is left.",
-          bounds::share());
-  v.field("to_host", c.backward, "Share of the bandwidth to the host that is left.",
-          bounds::share());
-}
-
-/// Three limits of a shared link or drive: one way, the other way, and both together. Transfers
-/// share them by max-min fair rates (sim/backend/shared_links.hpp). `forward` is towards the GPU.
-struct DuplexLimits {
-  BytesPerSecond forward;
-  BytesPerSecond backward;
-  BytesPerSecond both;
+/// The start of a service curve: the first `depth` bytes of a transfer move at the rate `alone`,
+/// after the latency.
+struct CurveStart {
   /// Time of a single transfer from its start to its first byte.
   SimDuration latency{};
+  /// Throughput at queue depth 1. Unset, or no lower than the transfer's rate at saturation: that
+  /// rate.
+  std::optional<BytesPerSecond> alone;
+  Bytes depth{};
 
-  friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
+  friend bool operator==(const CurveStart&, const CurveStart&) = default;
+};
+
+template <class V>
+void describe(V& v, CurveStart& c) {
+  v.field("latency", c.latency, "Fixed time of each transfer, added to the time of its bytes.",
+          bounds::latency());
+  v.rare("alone", c.alone, {},
+         "Throughput at queue depth 1, at which the first `depth` bytes of a transfer move; "
+         "\"none\": all bytes move at the rate at saturation.",
+         or_word("none", bounds::lone_rate()));
+  v.rare("depth", c.depth, {},
+         "Bytes in flight from which the rate at saturation is reached; needed with `alone`.",
+         bounds::depth());
+}
+
+/// A service curve: the time of a single transfer one way. The first `depth` bytes move at the rate
+/// `alone` (queue depth 1), the others at `rate` (saturation), which concurrent transfers share. A
+/// config has a plain rate in place of a curve without latency and `alone`.
+struct ServiceCurve : CurveStart {
+  BytesPerSecond rate;
+
+  friend bool operator==(const ServiceCurve&, const ServiceCurve&) = default;
+};
+void read_config(ServiceCurve& curve, const Json& json, const std::string& pointer,
+                 Problems& problems);
+[[nodiscard]] Json write_config(const ServiceCurve& curve);
+[[nodiscard]] Json config_schema(const ServiceCurve& curve);
+
+/// The curves of a link or drive each way, and the most of both ways together. `forward` is towards
+/// the GPU.
+struct DuplexCurves {
+  ServiceCurve forward;
+  ServiceCurve backward;
+  BytesPerSecond both;
+
+  friend bool operator==(const DuplexCurves&, const DuplexCurves&) = default;
 };
 
 /// A drive or a memory behind its own link: `forward` reads, `backward` writes.
-struct DriveLimits : DuplexLimits {
-  friend bool operator==(const DriveLimits&, const DriveLimits&) = default;
+struct DriveCurves : DuplexCurves {
+  friend bool operator==(const DriveCurves&, const DriveCurves&) = default;
 };
 
 template <class V>
-void describe(V& v, DriveLimits& c) {
-  v.field("read", c.forward, "Reads alone.", required(bounds::link_rate()));
-  v.field("write", c.backward, "Writes alone.", required(bounds::link_rate()));
+void describe(V& v, DriveCurves& c) {
+  v.field("read", c.forward, "Reads alone: a rate, or a service curve.", required());
+  v.field("write", c.backward, "Writes alone: a rate, or a service curve.", required());
   v.field("both", c.both, "Sum of reads and writes at the same time.",
           required(bounds::link_rate()));
-  v.field("latency", c.latency, "Fixed time of each transfer, added to the time of its bytes.",
-          bounds::latency());
+  v.gone("latency", "write it into the curves \"read\" and \"write\"");
 }
 
 /// Memory behind CXL that the GPUs access directly: its traffic crosses neither the host's memory
@@ -198,7 +206,7 @@ void describe(V& v, DriveLimits& c) {
 struct CxlConfig {
   Bytes capacity;
   DollarsPerGibHour price;
-  DriveLimits bandwidth;
+  DriveCurves bandwidth;
 
   friend bool operator==(const CxlConfig&, const CxlConfig&) = default;
 };
@@ -218,92 +226,47 @@ constexpr auto enum_names(HostLinkOf) {
 }
 
 /// The link between host and GPUs: `forward` goes to the device, `backward` to the host.
-struct HostLinkLimits : DuplexLimits {
+struct HostLinkCurves : DuplexCurves {
   HostLinkOf of = HostLinkOf::gpu;
-  HostLinkShares beside_compute;
 
-  friend bool operator==(const HostLinkLimits&, const HostLinkLimits&) = default;
+  friend bool operator==(const HostLinkCurves&, const HostLinkCurves&) = default;
 };
 
 template <class V>
-void describe(V& v, HostLinkLimits& c) {
+void describe(V& v, HostLinkCurves& c) {
   v.field("of", c.of,
           "Scope of the rates: \"gpu\": each GPU has such a link, and KV moves over all of them at "
           "once, within the bandwidth of host memory; \"server\": all GPUs share one.");
-  v.field("to_device", c.forward, "Host to GPU alone.", required(bounds::link_rate()));
-  v.field("to_host", c.backward, "GPU to host alone.", required(bounds::link_rate()));
+  v.field("to_device", c.forward, "Host to GPU alone: a rate, or a service curve.", required());
+  v.field("to_host", c.backward, "GPU to host alone: a rate, or a service curve.", required());
   v.field("both", c.both, "Sum of both ways at the same time.", required(bounds::link_rate()));
-  v.field("latency", c.latency, "Fixed time of each transfer, added to the time of its bytes.",
-          bounds::latency());
-  v.field("beside_compute", c.beside_compute, "What is left of it while the GPUs compute.");
+  v.gone("latency", "write it into the curves \"to_device\" and \"to_host\"");
+  v.gone("beside_compute", "write /hardware/contention, with \"while\": \"compute\"");
 }
 
-/// Throughput of the drives at queue depth 1. Every transfer begins with one such request, which
-/// takes longer than its bytes at the full rate. Nothing changes if the full rate is not higher.
-struct OneRequest {
-  /// The largest that transfers make.
-  Bytes size;
-  BytesPerSecond read;
-  BytesPerSecond write;
+struct SsdCurves : DriveCurves {
+  /// The start of a load from the drives into HBM, in place of that of `read`. Reading and copying
+  /// overlap in long loads only.
+  std::optional<CurveStart> load;
 
-  friend bool operator==(const OneRequest&, const OneRequest&) = default;
+  friend bool operator==(const SsdCurves&, const SsdCurves&) = default;
 };
 
 template <class V>
-void describe(V& v, OneRequest& c) {
-  v.field("size", c.size, "The largest request of a transfer.", required(bounds::capacity()));
-  v.field("read", c.read, "Reading one, by itself.", required(bounds::lone_rate()));
-  v.field("write", c.write, "Writing one, by itself.", required(bounds::lone_rate()));
-}
-
-/// Time of one load from the drives into HBM by itself. Reading and copying overlap in long loads
-/// only, so it takes longer than its bytes at the full rate. Nothing changes if the full rate is
-/// not higher.
-struct OneLoad {
-  /// Time beside that of its bytes, in place of the drives' latency.
-  SimDuration latency;
-  /// Bytes beyond this size move at the full rate.
-  Bytes size;
-  BytesPerSecond rate;
-
-  friend bool operator==(const OneLoad&, const OneLoad&) = default;
-};
-
-template <class V>
-void describe(V& v, OneLoad& c) {
-  v.field("latency", c.latency, "Time of a load beside that of its bytes.",
-          required(bounds::latency()));
-  v.field("size", c.size, "What a load has more moves at the full rate.",
-          required(bounds::capacity()));
-  v.field("rate", c.rate, "Reading and copying on, by itself.", required(bounds::lone_rate()));
-}
-
-struct SsdLimits : DriveLimits {
-  DriveShares beside_copies;
-  std::optional<OneRequest> one_request;
-  std::optional<OneLoad> one_load;
-
-  friend bool operator==(const SsdLimits&, const SsdLimits&) = default;
-};
-
-template <class V>
-void describe(V& v, SsdLimits& c) {
-  describe(v, static_cast<DriveLimits&>(c));
-  v.field("beside_copies", c.beside_copies,
-          "What is left of it while anything crosses the link between host and GPUs.");
-  v.field("one_request", c.one_request,
-          "What one request by itself reaches, as the first of each transfer does; or none: all "
-          "bytes move at the full rate.");
-  v.field(
-      "one_load", c.one_load,
-      "What one load into HBM takes by itself, in place of latency and one_request; or none: as "
-      "other transfers.");
+void describe(V& v, SsdCurves& c) {
+  describe(v, static_cast<DriveCurves&>(c));
+  v.field("load", c.load,
+          "Start of the curve of a load from the drives into HBM, in place of the start of `read`; "
+          "\"none\": that of `read`.");
+  v.gone("beside_copies", "write /hardware/contention, with \"while\": \"pcie\"");
+  v.gone("one_request", "write \"alone\" and \"depth\" into the curves \"read\" and \"write\"");
+  v.gone("one_load", "write \"load\": {\"latency\", \"alone\", \"depth\"}");
 }
 
 struct SsdConfig {
   Bytes capacity;
   DollarsPerGibHour price;
-  SsdLimits bandwidth;
+  SsdCurves bandwidth;
   /// Size of the smallest read or write.
   Bytes block{};
 
@@ -340,7 +303,7 @@ void describe(V& v, GpuLinkConfig& c) {
 }
 
 struct LinksConfig {
-  HostLinkLimits pcie;
+  HostLinkCurves pcie;
   GpuLinkConfig gpu;
 
   friend bool operator==(const LinksConfig&, const LinksConfig&) = default;
@@ -350,6 +313,42 @@ template <class V>
 void describe(V& v, LinksConfig& c) {
   v.field("pcie", c.pcie, "Between host and GPUs.", required());
   v.field("gpu", c.gpu, "Between GPUs; needed for more than one.");
+}
+
+/// One way of a link or drive that other work slows down.
+enum class ContendedWay : std::uint8_t { pcie_to_device, pcie_to_host, ssd_read, ssd_write };
+constexpr auto enum_names(ContendedWay) {
+  using enum ContendedWay;
+  return std::array{std::pair{"pcie_to_device", pcie_to_device},
+                    std::pair{"pcie_to_host", pcie_to_host}, std::pair{"ssd_read", ssd_read},
+                    std::pair{"ssd_write", ssd_write}};
+}
+
+/// The work that slows it down: computing of the GPUs, or transfers over the link between host and
+/// GPUs.
+enum class ContendingWork : std::uint8_t { compute, pcie };
+constexpr auto enum_names(ContendingWork) {
+  return std::array{std::pair{"compute", ContendingWork::compute},
+                    std::pair{"pcie", ContendingWork::pcie}};
+}
+
+/// The share of the rate of `on` that is left while other work runs.
+struct Contention {
+  ContendedWay on = ContendedWay::pcie_to_device;
+  ContendingWork while_work = ContendingWork::compute;
+  double left = 1;
+
+  friend bool operator==(const Contention&, const Contention&) = default;
+};
+
+template <class V>
+void describe(V& v, Contention& c) {
+  v.field("on", c.on, "The way that is slowed down.", required());
+  v.field("while", c.while_work,
+          "The work that slows it down: \"compute\" of the GPUs, or any transfer over the link "
+          "between host and GPUs (\"pcie\").",
+          required());
+  v.field("left", c.left, "Share of the rate that is left.", required(bounds::share()));
 }
 
 /// Shares of the peaks that the analytic timing model attains, at most 1.
@@ -443,6 +442,7 @@ struct HardwareConfig {
   std::optional<CxlConfig> cxl;
   std::optional<SsdConfig> ssd;
   LinksConfig links;
+  std::vector<Contention> contention;
   EfficiencyConfig efficiency;
   /// Measured times; unset: the analytic model gives all times.
   std::optional<ProfileChoice> profile;
@@ -466,6 +466,9 @@ void describe(V& v, HardwareConfig& c) {
   v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
   v.field("ssd", c.ssd, "Storage, or none.");
   v.field("links", c.links, "Links between host and GPUs, and between GPUs.", required());
+  v.rare("contention", c.contention, {},
+         "Rates that other work lowers. Both ways of a link together keep the larger share of the "
+         "two ways.");
   v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");
@@ -475,7 +478,7 @@ void describe(V& v, HardwareConfig& c) {
 }
 
 /// Reports problems that no single key shows: a limit of both ways together below that of one way
-/// alone, several GPUs without a link between them, or with a host link each but no bandwidth of
+/// alone, contention that is listed twice or on drives that are not installed, several GPUs without a link between them, or with a host link each but no bandwidth of
 /// host memory. `pointer` is where the hardware stands in the config, "/hardware" in a run's config
 /// and "" in a file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
@@ -484,7 +487,7 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer, 
 [[nodiscard]] std::optional<BytesPerSecond> dram_bandwidth_left(const HardwareConfig& hardware);
 
 /// The host links of all GPUs together, over which a server's KV moves.
-[[nodiscard]] DuplexLimits host_link(const HardwareConfig& hardware);
+[[nodiscard]] DuplexCurves host_link(const HardwareConfig& hardware);
 
 /// HBM of all GPUs together.
 [[nodiscard]] Bytes hbm_bytes(const HardwareConfig& hardware);

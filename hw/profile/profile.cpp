@@ -95,7 +95,7 @@ std::vector<ProfileOperation> make_operations() {
        {},
        {},
        false,
-       "one call: launch, event, stream_wait, copy_submit; after a pause hand_over, to another "
+       "one call: launch, event, stream_wait, copy_submit; after idle time hand_over, to another "
        "thread of the host, and transfer, a small copy by such a thread, which tells of its end"},
       {layer_pipeline,
        {"layers", "bytes", "tokens"},
@@ -108,14 +108,14 @@ std::vector<ProfileOperation> make_operations() {
        {},
        {},
        false,
-       "reading one block, with so many in flight: seconds over blocks; after_pause: of a drive "
+       "reading one block, with so many in flight: seconds over blocks; after_idle: of a drive "
        "that has had nothing to do for a while"},
       {drive_write,
        block,
        {},
-       {"burst", kAfterPause, "sustained"},
+       {"burst", kAfterIdle, "sustained"},
        false,
-       "writing one block, with so many in flight: seconds over blocks; after_pause as in "
+       "writing one block, with so many in flight: seconds over blocks; after_idle as in "
        "drive_read"},
       {drive_mix,
        {"block_bytes", "queue_depth", "read_percent"},
@@ -128,7 +128,7 @@ std::vector<ProfileOperation> make_operations() {
        {},
        {},
        false,
-       "drive to pinned memory to device, all of bytes; after_pause as in drive_read, and in "
+       "drive to pinned memory to device, all of bytes; after_idle as in drive_read, and in "
        "pieces of KV"},
       {drive_beside_copies,
        {"bytes"},
@@ -148,11 +148,11 @@ std::vector<ProfileOperation> make_operations() {
        {"requests", "new_tokens", "past_tokens"},
        {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
         "gated_mlp", "vocabulary_size", "element_bytes"},
-       {kStep, kPrefillSecond, kPrefillRun, kDecodeRun},
+       {kCold, kSecond, kWarm, kDecodeWarm},
        false,
        "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
-       "past ones; step: after a pause, prefill_second: right after such a one, prefill_run and "
-       "decode_run: one of several that follow each other"},
+       "past ones; cold: the first one after idle time, second: the second one, warm and "
+       "decode_warm: one of several back-to-back passes"},
       {gemm_grid,
        {"tokens", "n", "k"},
        {},
@@ -198,6 +198,13 @@ std::vector<ProfileOperation> make_operations() {
        {"scales", "cast"},
        false,
        "activations of a row to the table's dtype: finding scales, or casting with given ones"},
+      {idle_pass,
+       {"idle_us"},
+       {"layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "intermediate_size",
+        "gated_mlp", "vocabulary_size", "element_bytes"},
+       {},
+       false,
+       "a warm prefill of 8 tokens after so long without work"},
   };
 }
 
@@ -236,7 +243,7 @@ void check_cell(const ProfileTable& table, const ProfileOperation& operation,
                : fmt::format("only ragged_attention has parts, not {}", to_string(operation.id)));
   }
   if (operation.id == OperationId::model_step) {
-    const bool decodes = table.variant == kDecodeRun;
+    const bool decodes = table.variant == kDecodeWarm;
     if (cell.at[0] < 1 || cell.at[1] < 1 || (decodes && cell.at[1] > 1)) {
       problems.add(pointer + "/at",
                    fmt::format("expected at least one request and {} new token of each, got {}",
@@ -348,27 +355,45 @@ void expand_grids(Profile& profile, Problems& problems) {
   }
 }
 
-/// Names each old operation of the tables once.
-void report_renamed(const Json& json, Problems& problems) {
-  if (!json.contains("tables") || !json["tables"].is_array()) {
-    return;
+constexpr std::array kOldFormats{"kvtier.profile/1", "kvtier.profile/2"};
+
+bool is_old_format(std::string_view format) {
+  return std::ranges::find(kOldFormats, format) != kOldFormats.end();
+}
+
+void report_format(const std::string& format, const std::string& file, Problems& problems) {
+  problems.add(
+      "/format",
+      fmt::format("expected \"{}\", got \"{}\": {}", kProfileFormat, format,
+                  is_old_format(format)
+                      ? fmt::format("convert it with kvtier calibrate --convert {} --out NEW", file)
+                      : "measure again, or use the release that wrote it"));
+}
+
+/// The name of an operation in kvtier.profile/1, such as "G1", to its name today.
+std::optional<OperationId> renamed_operation(std::string_view old_name) {
+  constexpr std::array kOldNames{"G1", "A1", "A2", "A3", "E1", "R1", "C1", "C2", "C3", "C4",
+                                 "C5", "C6", "C7", "D1", "D2", "D3", "D4", "D5", "X1", "X2"};
+  const auto* const found = std::ranges::find(kOldNames, old_name);
+  if (found == kOldNames.end()) {
+    return std::nullopt;
   }
-  std::set<std::string> reported;
-  const Json& tables = json["tables"];
-  for (std::size_t i = 0; i < tables.size(); ++i) {
-    const Json* operation = tables[i].is_object() && tables[i].contains("operation") &&
-                                    tables[i]["operation"].is_string()
-                                ? &tables[i]["operation"]
-                                : nullptr;
-    const auto renamed = operation != nullptr
-                             ? renamed_operation(operation->get_ref<const std::string&>())
-                             : std::nullopt;
-    if (renamed && reported.insert(operation->get<std::string>()).second) {
-      problems.add(fmt::format("/tables/{}/operation", i),
-                   fmt::format("\"{}\" is called \"{}\" now", operation->get<std::string>(),
-                               to_string(*renamed)));
+  return static_cast<OperationId>(found - kOldNames.begin());
+}
+
+/// The variant of an operation in kvtier.profile/2 to its name today.
+std::string renamed_variant(std::string_view operation, std::string variant) {
+  constexpr std::array kSteps{std::pair{"step", kCold}, std::pair{"prefill_second", kSecond},
+                              std::pair{"prefill_run", kWarm},
+                              std::pair{"decode_run", kDecodeWarm}};
+  if (operation == to_string(OperationId::model_step)) {
+    for (const auto& [old_name, name] : kSteps) {
+      if (variant == old_name) {
+        return name;
+      }
     }
   }
+  return operation.starts_with("drive_") && variant == "after_pause" ? kAfterIdle : variant;
 }
 
 }  // namespace
@@ -422,16 +447,6 @@ std::optional<DataType> type_of(const ProfileTable& table) {
   }
   const auto bytes = table.shape.find("element_bytes");
   return bytes == table.shape.end() ? std::nullopt : plain_type(bytes->second);
-}
-
-std::optional<OperationId> renamed_operation(std::string_view old_name) {
-  constexpr std::array kOldNames{"G1", "A1", "A2", "A3", "E1", "R1", "C1", "C2", "C3", "C4",
-                                 "C5", "C6", "C7", "D1", "D2", "D3", "D4", "D5", "X1", "X2"};
-  const auto* const found = std::ranges::find(kOldNames, old_name);
-  if (found == kOldNames.end()) {
-    return std::nullopt;
-  }
-  return static_cast<OperationId>(found - kOldNames.begin());
 }
 
 std::vector<ProfileCell> cells_of(const CellGrid& grid) {
@@ -528,9 +543,7 @@ bool contradicts(const ProfileCell& larger, const ProfileCell& smaller) {
 
 void check_profile(const Profile& profile, Problems& problems) {
   if (profile.format != kProfileFormat) {
-    problems.add("/format", fmt::format("expected \"{}\", got \"{}\": measure again, or use the "
-                                        "release that wrote it",
-                                        kProfileFormat, profile.format));
+    report_format(profile.format, "FILE", problems);
     return;
   }
   for (std::size_t i = 0; i < profile.tables.size(); ++i) {
@@ -538,16 +551,44 @@ void check_profile(const Profile& profile, Problems& problems) {
   }
 }
 
+Json convert_profile(Json old, const std::string& origin) {
+  Problems problems;
+  problems.set_origin("", origin);
+  if (!old.is_object() || !old.contains("format") || !old["format"].is_string() ||
+      !is_old_format(old["format"].get<std::string>())) {
+    problems.add("/format", fmt::format("expected one of {}, got {}", fmt::join(kOldFormats, ", "),
+                                        old.is_object() && old.contains("format")
+                                            ? quote_json(old["format"])
+                                            : "none"));
+    problems.throw_if_any();
+  }
+  old["format"] = kProfileFormat;
+  const auto text_at = [](const Json& table, const char* key) {
+    return table.is_object() && table.contains(key) && table[key].is_string()
+               ? table[key].get<std::string>()
+               : std::string();
+  };
+  if (old.contains("tables") && old["tables"].is_array()) {
+    for (Json& table : old["tables"]) {
+      if (const auto renamed = renamed_operation(text_at(table, "operation"))) {
+        table["operation"] = to_string(*renamed);
+      }
+      if (const std::string variant = text_at(table, "variant"); !variant.empty()) {
+        table["variant"] = renamed_variant(text_at(table, "operation"), variant);
+      }
+    }
+  }
+  return old;
+}
+
 Profile profile_from_json(const Json& json, const std::string& origin) {
   Problems problems;
   problems.set_origin("", origin);
   Profile profile;
-  // Only the format and the names of operations are checked in a file of another version.
+  // Only the format of a file of another version is checked.
   if (json.is_object() && json.contains("format") && json["format"].is_string() &&
       json["format"] != kProfileFormat) {
-    profile.format = json["format"].get<std::string>();
-    check_profile(profile, problems);
-    report_renamed(json, problems);
+    report_format(json["format"].get<std::string>(), origin, problems);
     problems.throw_if_any();
   }
   Json content = json;

@@ -13,12 +13,12 @@
 #include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 
-/// A profile (`kvtier.profile/2`) holds the measurements of one machine. It is a list of tables; a
+/// A profile (`kvtier.profile/3`) holds the measurements of one machine. It is a list of tables; a
 /// table holds the times of one operation in one setting over a grid of sizes. profile_operations()
 /// defines the operations, their sizes and their times.
 namespace kvtier {
 
-inline constexpr const char* kProfileFormat = "kvtier.profile/2";
+inline constexpr const char* kProfileFormat = "kvtier.profile/3";
 
 /// The operations that a profile can hold times of.
 enum class OperationId {
@@ -48,7 +48,8 @@ enum class OperationId {
   moe,
   mla_prefill,
   mla_decode,
-  quantize
+  quantize,
+  idle_pass
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
@@ -78,7 +79,8 @@ constexpr auto enum_names(OperationId) {
                     std::pair{"moe", moe},
                     std::pair{"mla_prefill", mla_prefill},
                     std::pair{"mla_decode", mla_decode},
-                    std::pair{"quantize", quantize}};
+                    std::pair{"quantize", quantize},
+                    std::pair{"idle_pass", idle_pass}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
@@ -92,8 +94,6 @@ constexpr auto enum_names(CacheState) {
   return std::array{std::pair{"cold", CacheState::cold}, std::pair{"hot", CacheState::hot}};
 }
 
-/// The name of an operation in kvtier.profile/1, such as "G1", to its name today.
-[[nodiscard]] std::optional<OperationId> renamed_operation(std::string_view old_name);
 
 /// The format of a table's numbers: of the weights of a matrix, of the KV of attention.
 enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 };
@@ -130,15 +130,14 @@ struct ProfileOperation {
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
-/// The variant of drive_read, drive_write and drive_to_device for a drive that has had nothing to
-/// do for a while.
-inline constexpr const char* kAfterPause = "after_pause";
-/// Variants of model_step: after a pause, right after another pass that came after one, and one of
-/// a run of prefills or of decode iterations.
-inline constexpr const char* kStep = "step";
-inline constexpr const char* kPrefillSecond = "prefill_second";
-inline constexpr const char* kPrefillRun = "prefill_run";
-inline constexpr const char* kDecodeRun = "decode_run";
+/// The variant of drive_read, drive_write and drive_to_device for a drive after idle time.
+inline constexpr const char* kAfterIdle = "after_idle";
+/// Variants of model_step: the first prefill after idle time, the second one, one of several
+/// back-to-back prefills, and one of several back-to-back decode iterations.
+inline constexpr const char* kCold = "cold";
+inline constexpr const char* kSecond = "second";
+inline constexpr const char* kWarm = "warm";
+inline constexpr const char* kDecodeWarm = "decode_warm";
 /// Methods of copies: the device's engine piece by piece, or all processors together.
 inline constexpr const char* kCopyEngine = "copy engine";
 inline constexpr const char* kAllProcessors = "all processors";
@@ -339,7 +338,7 @@ struct Profile {
 };
 template <class V>
 void describe(V& v, Profile& c) {
-  v.field("format", c.format, "kvtier.profile/2.", required());
+  v.field("format", c.format, "kvtier.profile/3.", required());
   v.field("name", c.name, "The name in results and messages.", required());
   v.field("provenance", c.provenance, "When and how it was measured.", required());
   v.field("device", c.device, "What computes.", required());
@@ -363,6 +362,10 @@ inline constexpr double kLeastShareOfSmallerWork = 0.5;
 /// not the operation's, quartiles out of order, cells that are there twice, and times that fall as
 /// the work grows.
 void check_profile(const Profile& profile, Problems& problems);
+
+/// A profile in the format kvtier.profile/1 or /2 in today's format: operations and variants have
+/// other names. The result is not checked. Throws ConfigError for other formats.
+[[nodiscard]] Json convert_profile(Json old, const std::string& origin);
 
 /// Throws ConfigError with every problem of the file at once.
 [[nodiscard]] Profile profile_from_json(const Json& json, const std::string& origin);

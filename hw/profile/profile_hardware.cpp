@@ -7,7 +7,9 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/core/quantity.hpp"
@@ -21,13 +23,13 @@ double rate_of(const ProfileCell& cell) {
 }
 
 /// The best rate of a group of tables, in bytes per second; the first axis is the bytes of one
-/// sample. Tables measured after a pause count only on request.
+/// sample. Tables measured after idle time count only on request.
 std::optional<double> best_rate(
     const Profile& profile, OperationId operation, std::optional<std::string_view> variant = {},
     const std::function<bool(const ProfileCell&)>& counts = [](const auto&) { return true; }) {
   std::optional<double> best;
   for (const ProfileTable* table : find_tables(profile, operation, variant)) {
-    if (!variant && table->variant == kAfterPause) {
+    if (!variant && table->variant == kAfterIdle) {
       continue;
     }
     for (const ProfileCell& cell : table->cells) {
@@ -85,11 +87,19 @@ std::optional<double> rate_of_pieces(const Profile& profile, OperationId operati
                                log_ratio(piece.value, size) / log_ratio(above->first, size));
 }
 
-struct MeasuredLimits {
-  std::optional<double> forward;
-  std::optional<double> backward;
-  std::optional<double> both;
-  std::optional<double> latency;  // seconds
+/// One way of a link or drive. Rates are in bytes per second.
+struct MeasuredCurve {
+  std::optional<double> rate;
+  /// The rate of the first `depth` bytes.
+  std::optional<double> alone{};
+  std::int64_t depth = 0;
+};
+
+struct MeasuredLink {
+  MeasuredCurve forward;
+  MeasuredCurve backward;
+  std::optional<double> both{};
+  std::optional<double> latency{};  // seconds
 };
 
 /// A share of at most 1, in thousandths, because measurements are no more precise.
@@ -97,26 +107,33 @@ double share(double beside, double alone) {
   return std::clamp(std::round(1000 * beside / alone), 1.0, 1000.0) / 1000;
 }
 
-void put_share(Json& limits, const char* what, const char* way, std::optional<double> share) {
-  if (share) {
-    limits[what][way] = *share;
+std::string rate_text(double rate) { return format_quantity(BytesPerSecond(rate)); }
+
+std::string time_text(double seconds) { return format_quantity(duration_from_seconds(seconds)); }
+
+/// A plain rate where nothing else was measured.
+Json curve_json(const MeasuredCurve& curve, std::optional<double> latency) {
+  Json json{{"rate", rate_text(*curve.rate)}};
+  if (latency) {
+    json["latency"] = time_text(*latency);
   }
+  if (curve.alone) {
+    json["alone"] = rate_text(*curve.alone);
+    json["depth"] = format_quantity(Bytes(curve.depth));
+  }
+  return json.size() == 1 ? json["rate"] : json;
 }
 
-Json limits_json(const MeasuredLimits& limits, const char* forward, const char* backward) {
+Json link_json(const MeasuredLink& link, const char* forward, const char* backward) {
   Json json = Json::object();
-  const auto put = [&json](const char* key, std::optional<double> rate) {
-    if (rate) {
-      json[key] = format_quantity(BytesPerSecond(*rate));
+  for (const auto& [key, curve] :
+       {std::pair{forward, &link.forward}, std::pair{backward, &link.backward}}) {
+    if (curve->rate) {
+      json[key] = curve_json(*curve, link.latency);
     }
-  };
-  put(forward, limits.forward);
-  put(backward, limits.backward);
-  if (limits.both && limits.forward && limits.backward) {
-    put("both", std::max({*limits.both, *limits.forward, *limits.backward}));
   }
-  if (limits.latency && !json.empty()) {
-    json["latency"] = format_quantity(duration_from_seconds(*limits.latency));
+  if (link.both && link.forward.rate && link.backward.rate) {
+    json["both"] = rate_text(std::max({*link.both, *link.forward.rate, *link.backward.rate}));
   }
   return json;
 }
@@ -150,20 +167,20 @@ std::optional<double> share_beside_compute(const Profile& profile, const char* w
 
 /// Copies in such pieces are slower than copies in one piece. Both ways together lose the same
 /// share.
-void limit_to_pieces(MeasuredLimits& limits, const Profile& profile, Bytes piece) {
+void limit_to_pieces(MeasuredLink& link, const Profile& profile, Bytes piece) {
   const auto lower = [&](std::optional<double>& limit, OperationId operation) {
     const std::optional<double> rate = rate_of_pieces(profile, operation, piece);
     if (limit && rate) {
       limit = std::min(*limit, *rate);
     }
   };
-  const auto one_way = [&] { return *limits.forward + *limits.backward; };
-  const bool has_both = limits.both && limits.forward && limits.backward;
-  const double at_once = has_both ? *limits.both / one_way() : 0;
-  lower(limits.forward, OperationId::copy_h2d);
-  lower(limits.backward, OperationId::copy_d2h);
+  const auto one_way = [&] { return *link.forward.rate + *link.backward.rate; };
+  const bool has_both = link.both && link.forward.rate && link.backward.rate;
+  const double at_once = has_both ? *link.both / one_way() : 0;
+  lower(link.forward.rate, OperationId::copy_h2d);
+  lower(link.backward.rate, OperationId::copy_d2h);
   if (has_both) {
-    limits.both = at_once * one_way();
+    link.both = at_once * one_way();
   }
 }
 
@@ -180,47 +197,42 @@ std::optional<double> overhead(const Profile& profile, const char* variant) {
 
 Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   using enum OperationId;
-  MeasuredLimits limits{.forward = best_rate(profile, copy_duplex, "to_device"),
-                        .backward = best_rate(profile, copy_duplex, "to_host"),
-                        .both = {},
-                        .latency = {}};
+  MeasuredLink link{.forward = {.rate = best_rate(profile, copy_duplex, "to_device")},
+                    .backward = {.rate = best_rate(profile, copy_duplex, "to_host")}};
   const auto forward = best_rate(profile, copy_duplex, "to_device_of_both");
   const auto backward = best_rate(profile, copy_duplex, "to_host_of_both");
   if (forward && backward) {
-    limits.both = *forward + *backward;
+    link.both = *forward + *backward;
   }
-  if (!limits.forward) {
-    limits.forward = best_rate(profile, copy_h2d);
+  if (!link.forward.rate) {
+    link.forward.rate = best_rate(profile, copy_h2d);
   }
-  if (!limits.backward) {
-    limits.backward = best_rate(profile, copy_d2h);
+  if (!link.backward.rate) {
+    link.backward.rate = best_rate(profile, copy_d2h);
   }
   if (piece) {
-    limit_to_pieces(limits, profile, *piece);
+    limit_to_pieces(link, profile, *piece);
   }
   // A thread that waits for a copy is notified of its end in this way.
-  limits.latency = overhead(profile, kTransfer);
-  if (!limits.latency) {
-    limits.latency = overhead(profile, kEvent);
+  link.latency = overhead(profile, kTransfer);
+  if (!link.latency) {
+    link.latency = overhead(profile, kEvent);
   }
-  Json json = limits_json(limits, "to_device", "to_host");
+  Json json = link_json(link, "to_device", "to_host");
   if (!json.empty()) {
     json["of"] = "gpu";
   }
-  constexpr const char* kBeside = "beside_compute";
-  put_share(json, kBeside, "to_device", share_beside_compute(profile, "to_device", copy_h2d));
-  put_share(json, kBeside, "to_host", share_beside_compute(profile, "to_host", copy_d2h));
   return json;
 }
 
 /// The block that `prefers` ranks first (smallest or largest) among those read or written one at a
-/// time, after a pause or in a loop.
+/// time, after idle time or in a loop.
 template <class Prefers>
-const ProfileCell* one_block(const Profile& profile, OperationId operation, bool after_pause,
+const ProfileCell* one_block(const Profile& profile, OperationId operation, bool after_idle,
                              Prefers prefers) {
   const ProfileCell* best = nullptr;
   for (const ProfileTable* table : find_tables(profile, operation)) {
-    if ((table->variant == kAfterPause) != after_pause) {
+    if ((table->variant == kAfterIdle) != after_idle) {
       continue;
     }
     for (const ProfileCell& cell : table->cells) {
@@ -232,34 +244,31 @@ const ProfileCell* one_block(const Profile& profile, OperationId operation, bool
   return best;
 }
 
-const ProfileCell* smallest_block(const Profile& profile, bool after_pause) {
-  return one_block(profile, OperationId::drive_read, after_pause, std::less());
+const ProfileCell* smallest_block(const Profile& profile, bool after_idle) {
+  return one_block(profile, OperationId::drive_read, after_idle, std::less());
 }
 
-/// Rate of a single block after a pause, the largest measured, without the drive's latency.
-Json one_request(const Profile& profile, const MeasuredLimits& limits) {
-  const ProfileCell* const read = one_block(profile, OperationId::drive_read, true, std::greater());
-  const ProfileCell* const write =
-      one_block(profile, OperationId::drive_write, true, std::greater());
-  if (read == nullptr || write == nullptr || read->at[0] != write->at[0] || !limits.forward ||
-      !limits.backward || !limits.latency) {
-    return nullptr;
+/// Sets the rate of a single block after idle time, the largest measured, without the latency, if it
+/// is lower than the rate at saturation.
+void add_start(MeasuredCurve& curve, const Profile& profile, OperationId operation,
+               std::optional<double> latency) {
+  const ProfileCell* const block = one_block(profile, operation, true, std::greater());
+  if (block == nullptr || !latency || !curve.rate) {
+    return;
   }
-  const auto size = static_cast<double>(read->at[0]);
-  const auto rate = [&](const ProfileCell& cell, double full) {
-    const double seconds = cell.median_seconds - *limits.latency;
-    return format_quantity(BytesPerSecond(size < full * seconds ? size / seconds : full));
-  };
-  return Json{{"size", format_quantity(Bytes(read->at[0]))},
-              {"read", rate(*read, *limits.forward)},
-              {"write", rate(*write, *limits.backward)}};
+  const auto size = static_cast<double>(block->at[0]);
+  const double seconds = block->median_seconds - *latency;
+  if (size < *curve.rate * seconds) {
+    curve.alone = size / seconds;
+    curve.depth = block->at[0];
+  }
 }
 
-/// Times of loads after a pause, the smallest and the largest size, each by the faster way to copy.
-Json one_load(const Profile& profile) {
+/// The start of loads after idle time, from the smallest and the largest size, each by the faster
+/// way to copy.
+Json load_start(const Profile& profile) {
   std::map<std::int64_t, double> seconds;
-  for (const ProfileTable* table :
-       find_tables(profile, OperationId::drive_to_device, kAfterPause)) {
+  for (const ProfileTable* table : find_tables(profile, OperationId::drive_to_device, kAfterIdle)) {
     for (const ProfileCell& cell : table->cells) {
       const auto [best, added] = seconds.try_emplace(cell.at[0], cell.median_seconds);
       best->second = std::min(best->second, cell.median_seconds);
@@ -275,9 +284,9 @@ Json one_load(const Profile& profile) {
   }
   const double rate = static_cast<double>(large - small) / (slow - fast);
   const double latency = std::max(0.0, fast - static_cast<double>(small) / rate);
-  return Json{{"latency", format_quantity(duration_from_seconds(latency))},
-              {"size", format_quantity(Bytes(large))},
-              {"rate", format_quantity(BytesPerSecond(rate))}};
+  return Json{{"latency", time_text(latency)},
+              {"alone", rate_text(rate)},
+              {"depth", format_quantity(Bytes(large))}};
 }
 
 /// drive_beside_copies does not flush its writes, and a burst does not either.
@@ -296,32 +305,74 @@ std::optional<double> share_beside_copies(const Profile& profile, const char* wa
 
 Json drives(const Profile& profile) {
   using enum OperationId;
-  MeasuredLimits limits{
-      .forward = best_rate(profile, drive_read),
-      .backward = best_rate(profile, drive_write, "sustained"),
-      .both = best_rate(profile, drive_mix, {},
-                        [](const ProfileCell& cell) { return cell.at[2] > 0 && cell.at[2] < 100; }),
-      .latency = {}};
-  if (!limits.backward) {
-    limits.backward = best_rate(profile, drive_write);
+  MeasuredLink link{
+      .forward = {.rate = best_rate(profile, drive_read)},
+      .backward = {.rate = best_rate(profile, drive_write, "sustained")},
+      .both = best_rate(profile, drive_mix, {}, [](const ProfileCell& cell) {
+        return cell.at[2] > 0 && cell.at[2] < 100;
+      })};
+  if (!link.backward.rate) {
+    link.backward.rate = best_rate(profile, drive_write);
   }
-  // Most transfers find the drive idle, so the latency after a pause applies.
+  // Most transfers find the drive idle, so the latency after idle time applies.
   const ProfileCell* first = smallest_block(profile, true);
   if (first == nullptr) {
     first = smallest_block(profile, false);
   }
   if (first != nullptr) {
-    limits.latency = first->median_seconds;
+    link.latency = first->median_seconds;
   }
-  Json json = limits_json(limits, "read", "write");
-  for (const char* way : {"read", "write"}) {
-    put_share(json, "beside_copies", way, share_beside_copies(profile, way));
+  add_start(link.forward, profile, drive_read, link.latency);
+  add_start(link.backward, profile, drive_write, link.latency);
+  Json json = link_json(link, "read", "write");
+  if (Json load = load_start(profile); !load.is_null()) {
+    json["load"] = std::move(load);
   }
-  if (Json one = one_request(profile, limits); !one.is_null()) {
-    json["one_request"] = std::move(one);
+  return json;
+}
+
+enum class Drives : std::uint8_t { none, some };
+
+Json contention(const Profile& profile, Drives with) {
+  using enum OperationId;
+  Json list = Json::array();
+  const auto add = [&list](const char* on, const char* work, std::optional<double> left) {
+    if (left) {
+      list.push_back(Json{{"on", on}, {"while", work}, {"left", *left}});
+    }
+  };
+  add("pcie_to_device", "compute", share_beside_compute(profile, "to_device", copy_h2d));
+  add("pcie_to_host", "compute", share_beside_compute(profile, "to_host", copy_d2h));
+  if (with == Drives::some) {
+    add("ssd_read", "pcie", share_beside_copies(profile, "read"));
+    add("ssd_write", "pcie", share_beside_copies(profile, "write"));
   }
-  if (Json one = one_load(profile); !one.is_null()) {
-    json["one_load"] = std::move(one);
+  return list;
+}
+
+Json measured_keys(const Profile& profile, std::optional<Bytes> piece, Drives with) {
+  Json json = Json::object();
+  if (Json link = host_link(profile, piece); !link.empty()) {
+    json["links"]["pcie"] = std::move(link);
+  }
+  if (Json bandwidth = drives(profile); with == Drives::some && !bandwidth.empty()) {
+    json["ssd"]["bandwidth"] = std::move(bandwidth);
+    if (const ProfileCell* block = smallest_block(profile, false)) {
+      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
+    }
+  }
+  if (Json list = contention(profile, with); !list.empty()) {
+    json["contention"] = std::move(list);
+  }
+  for (const ProfileTable* table :
+       find_tables(profile, OperationId::control_step, "scheduler_step")) {
+    if (!table->cells.empty()) {
+      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
+      json["efficiency"]["iteration_overhead"] = time_text(most.median_seconds);
+    }
+  }
+  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
+    json["efficiency"]["command_overhead"] = time_text(2 * *seconds);
   }
   return json;
 }
@@ -342,28 +393,7 @@ std::string_view fastest_copies(const Profile& profile, OperationId operation, B
 }
 
 Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
-  Json json = Json::object();
-  if (Json link = host_link(profile, piece); !link.empty()) {
-    json["links"]["pcie"] = std::move(link);
-  }
-  if (Json bandwidth = drives(profile); !bandwidth.empty()) {
-    json["ssd"]["bandwidth"] = std::move(bandwidth);
-    if (const ProfileCell* block = smallest_block(profile, false)) {
-      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
-    }
-  }
-  for (const ProfileTable* table :
-       find_tables(profile, OperationId::control_step, "scheduler_step")) {
-    if (!table->cells.empty()) {
-      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
-      json["efficiency"]["iteration_overhead"] =
-          format_quantity(duration_from_seconds(most.median_seconds));
-    }
-  }
-  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
-    json["efficiency"]["command_overhead"] = format_quantity(duration_from_seconds(2 * *seconds));
-  }
-  return json;
+  return measured_keys(profile, piece, Drives::some);
 }
 
 Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
@@ -379,8 +409,9 @@ Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   if (profile.host) {
     json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
   }
-  const Json measured = measured_hardware(profile, piece);
-  if (profile.storage && measured.contains("ssd")) {
+  const Json measured =
+      measured_keys(profile, piece, profile.storage ? Drives::some : Drives::none);
+  if (measured.contains("ssd")) {
     json["ssd"] =
         Json{{"capacity", format_quantity(profile.storage->capacity)}, {"price", "0$/h/GiB"}};
   }
@@ -388,9 +419,6 @@ Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   json["efficiency"] =
       Json{{"compute", 1}, {"memory", 1}, {"gpu_link", 1}, {"iteration_overhead", "0ns"}};
   json.merge_patch(measured);
-  if (!profile.storage) {
-    json.erase("ssd");
-  }
   return json;
 }
 

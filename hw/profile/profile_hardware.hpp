@@ -16,16 +16,19 @@ namespace kvtier {
 /// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h. `piece` is the
 /// size in which KV is copied over the link: a token's KV of one layer on one GPU. With it, the
 /// link's rates are at most those of copies in such pieces (copy_h2d, copy_d2h), interpolated over
-/// the logarithm of the size. Latency: a small copy (call_overhead: transfer, else event).
-/// Share beside compute: the median over the sizes of copy_beside_compute, relative to copy_duplex
-/// or pinned copy_h2d and copy_d2h of that size.
+/// the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
+/// event).
 ///
-/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency: the smallest
-/// block (drive_read), after a pause if measured. One request: the largest block after a pause
-/// (drive_read and drive_write, both of that size), less the latency, and no faster than the
-/// drives. Share beside copies: drive_beside_copies relative to the best drive_read and drive_write
-/// (burst, if measured) of its block. One load: the smallest and the largest load to the device
-/// after a pause (drive_to_device). Block: the smallest one read (drive_read).
+/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
+/// the smallest block (drive_read), after idle time if measured. Queue depth 1: the largest block
+/// after idle time, without the latency, if it is slower than the drives at saturation. Start of
+/// loads: the smallest and the largest load to the device after idle time (drive_to_device). Block:
+/// the smallest one read (drive_read).
+///
+/// Contention of the host link while GPUs compute: the median over the sizes of
+/// copy_beside_compute, relative to copy_duplex or pinned copy_h2d and copy_d2h of that size. Of
+/// the drives: drive_beside_copies relative to the best drive_read and drive_write (burst, if
+/// measured) of its block.
 ///
 /// Overheads: control_step (scheduler_step, most items) for iterations and call_overhead
 /// (hand_over, there and back) for commands. The rate of both ways together is at least that of one

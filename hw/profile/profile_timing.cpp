@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -126,6 +127,21 @@ std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t 
     }
   }
   return std::nullopt;
+}
+
+/// The shortest measured idle time after which a pass takes more than half of the additional time
+/// that it takes after the longest one; nullopt if idle time costs nothing.
+std::optional<SimDuration> idle_gap_of(const ProfileTable& passes) {
+  std::vector<ProfileCell> cells = passes.cells;
+  std::ranges::sort(cells, {}, &ProfileCell::at);
+  if (cells.size() < 2 || cells.back().median_seconds <= cells.front().median_seconds) {
+    return std::nullopt;
+  }
+  const double half = std::midpoint(cells.front().median_seconds, cells.back().median_seconds);
+  const auto cold = std::ranges::find_if(
+      cells, [half](const ProfileCell& cell) { return cell.median_seconds > half; });
+  constexpr std::int64_t kNsPerUs = 1000;
+  return SimDuration(cold->at[0] * kNsPerUs);
 }
 
 }  // namespace
@@ -401,9 +417,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
       measure_overheads(profile, model);
     } else {
       const ProfileTiming measured(model, hardware, KeyPositions::decoupled, 1);
-      prefill_overhead_ = measured.prefill_overhead_;
-      prefill_less_second_ = measured.prefill_less_second_;
-      prefill_less_in_run_ = measured.prefill_less_in_run_;
+      warm_up_ = measured.warm_up_;
+      idle_gap_ = measured.idle_gap_;
       decode_corrections_ = measured.decode_corrections_;
     }
   }
@@ -450,7 +465,7 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
     return beyond.empty() ? std::nullopt : std::optional(median(std::move(beyond)));
   };
   std::map<std::int64_t, std::vector<double>> decodes;
-  if (const ProfileTable* runs = find_table(profile, OperationId::model_step, shape, kDecodeRun)) {
+  if (const ProfileTable* runs = find_table(profile, OperationId::model_step, shape, kDecodeWarm)) {
     for (const ProfileCell& cell : runs->cells) {
       const Tokens context = decode_context(cell);
       const std::int64_t ticks = piece_at(make_decode(cell.at[0]).pieces, context).at(context);
@@ -458,13 +473,16 @@ void ProfileTiming::measure_overheads(const Profile& profile, const ModelConfig&
       decodes[cell.at[0]].push_back(cell.median_seconds - parts);
     }
   }
-  prefill_overhead_ = duration_from_seconds(std::max(0.0, beyond_parts(kStep).value_or(0)));
-  const double in_run = std::max(0.0, -beyond_parts(kPrefillRun).value_or(0));
-  const double second = std::clamp(-beyond_parts(kPrefillSecond).value_or(-in_run), 0.0, in_run);
-  prefill_less_in_run_ = duration_from_seconds(in_run);
-  prefill_less_second_ = duration_from_seconds(second);
+  warm_up_.cold = duration_from_seconds(std::max(0.0, beyond_parts(kCold).value_or(0)));
+  const double in_run = std::max(0.0, -beyond_parts(kWarm).value_or(0));
+  const double second = std::clamp(-beyond_parts(kSecond).value_or(-in_run), 0.0, in_run);
+  warm_up_.second = warm_up_.cold - duration_from_seconds(second);
+  warm_up_.warm = warm_up_.cold - duration_from_seconds(in_run);
   for (auto& [batch, beyond] : decodes) {
     decode_corrections_[batch] = median(std::move(beyond));
+  }
+  if (const ProfileTable* passes = find_table(profile, OperationId::idle_pass, shape)) {
+    idle_gap_ = idle_gap_of(*passes).value_or(idle_gap_);
   }
 }
 
@@ -673,12 +691,13 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
   rest.seconds += rows * request_seconds_;
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
   // Warm caches save at most the time of reading weights.
-  const SimDuration most = prefill_overhead_ + duration_from_seconds(matrices.seconds) * layers_;
+  const SimDuration least = SimDuration(0) - duration_from_seconds(matrices.seconds) * layers_;
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
-                   iteration_overhead_ + prefill_overhead_,
+                   iteration_overhead_ + warm_up_.cold,
           .layer = layer_time,
-          .less_second = std::min(prefill_less_second_, most),
-          .less_in_run = std::min(prefill_less_in_run_, most),
+          .warm_up = {.cold = warm_up_.cold,
+                      .second = std::max(warm_up_.second, least),
+                      .warm = std::max(warm_up_.warm, least)},
           .extrapolated = layer.extrapolated || rest.extrapolated};
 }
 

@@ -22,7 +22,7 @@ namespace kvtier {
 
 class RooflineTiming;
 
-/// Times from a measured profile (kvtier.profile/2). One layer takes the sum of
+/// Times from a measured profile (kvtier.profile/3). One layer takes the sum of
 ///
 ///     its matrices: gemm(tokens)
 ///     attention: the sum over requests of prefill_attention(new, past), or in decode
@@ -42,14 +42,16 @@ class RooflineTiming;
 /// Whole steps (model_step) correct these sums on one GPU if the roofline stands in for nothing.
 /// Each correction is the median of the measured steps minus their operations:
 ///
-///     step: prefills after a pause, at least the sum, because caches are cold
-///     prefill_second: prefills right after such a prefill; default: as in a run
-///     prefill_run: prefills in a run; default: as long as the sum
-///     decode_run: decode iterations in a run, by batch. Back-to-back iterations can be faster than
-///         the sum, because operations are timed with cold caches, but never than their attention
+///     cold: the first prefill after idle time, at least the sum, because caches are cold
+///     second: the second prefill; default: as `warm`
+///     warm: back-to-back prefills; default: as long as `cold`
+///     decode_warm: back-to-back decode iterations, by batch. They can be faster than the sum,
+///         because operations are timed with cold caches, but never than their attention
 ///
-/// A decode iteration right after a prefill that followed a pause takes as much longer than in a
-/// run as a prefill there. An iteration with prompts counts as a prefill.
+/// The first three are the warm-up (WarmUp). A decode iteration as the second pass takes as much
+/// longer than a warm one as a prefill does. An iteration with prompts counts as a prefill. The
+/// idle gap is the shortest measured idle time (idle_pass) after which a pass takes more than half
+/// of the additional time that it takes after the longest one.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
 /// tokens and the rank with the longest attention set the pace. The tokens of all ranks share one
@@ -83,9 +85,8 @@ class ProfileTiming final : public TimingModel {
   /// Pieces from one measured context to the next. 1 <= batch <= max_batch.
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
 
-  [[nodiscard]] SimDuration decode_as_second() const override {
-    return prefill_less_in_run_ - prefill_less_second_;
-  }
+  [[nodiscard]] WarmUp warm_up() const override { return warm_up_; }
+  [[nodiscard]] SimDuration idle_gap() const override { return idle_gap_; }
 
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
 
@@ -176,9 +177,8 @@ class ProfileTiming final : public TimingModel {
   SimDuration iteration_overhead_;
   double request_seconds_;
   double prompt_factor_;
-  SimDuration prefill_overhead_;
-  SimDuration prefill_less_second_;
-  SimDuration prefill_less_in_run_;
+  WarmUp warm_up_;
+  SimDuration idle_gap_ = kUsualIdleGap;
   /// Seconds by measured batch; negative if caches save time.
   std::map<std::int64_t, double> decode_corrections_;
   Rates attained_;

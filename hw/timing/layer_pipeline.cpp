@@ -67,17 +67,17 @@ std::int64_t layers_to_hide_loading(const LayerPipeline& p) {
   return (ahead_to_hide_loading(p).ns + p.load.ns - 1) / p.load.ns;
 }
 
-std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPerSecond bandwidth,
+std::int64_t layers_to_hide_loading(std::span<const Bytes> sizes, BytesPerSecond bandwidth,
                                     SimDuration compute, bool equal_layers) {
-  KVTIER_ASSERT(!up_to_layers.empty(), "a request has a layer");
+  KVTIER_ASSERT(!sizes.empty(), "a request has a layer");
   // Layer i has to be loaded once the i layers before it have computed.
   const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
   const auto needed_ahead = [&](std::size_t layer) {
-    return static_cast<double>(up_to_layers[layer].value) -
+    return static_cast<double>(sizes[layer].value) -
            static_cast<double>(layer) * hidden_by_layer;
   };
-  const auto first = static_cast<double>(up_to_layers.front().value);
-  const std::size_t last = up_to_layers.size() - 1;
+  const auto first = static_cast<double>(sizes.front().value);
+  const std::size_t last = sizes.size() - 1;
   double ahead = std::max(needed_ahead(0), needed_ahead(last));
   // With equal layers the need rises or falls from layer to layer, so the first or the last layer
   // needs most. If it does neither, rounding decides.
@@ -87,7 +87,7 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPe
     }
   }
   const auto holds = [&](std::size_t layer) {
-    return static_cast<double>(up_to_layers[layer].value) >= ahead;
+    return static_cast<double>(sizes[layer].value) >= ahead;
   };
   if (equal_layers && first > 0) {
     // Rounding may put the quotient next to the right layer.
@@ -102,8 +102,8 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers, BytesPe
     return static_cast<std::int64_t>(layer) + 1;
   }
   const auto holds_enough = std::ranges::lower_bound(
-      up_to_layers, ahead, {}, [](Bytes up_to) { return static_cast<double>(up_to.value); });
-  return holds_enough - up_to_layers.begin() + 1;
+      sizes, ahead, {}, [](Bytes up_to) { return static_cast<double>(up_to.value); });
+  return holds_enough - sizes.begin() + 1;
 }
 
 Bytes attentionstore_read_buffer(BytesPerSecond bandwidth, SimDuration load, SimDuration prefill) {

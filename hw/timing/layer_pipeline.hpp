@@ -68,10 +68,10 @@ struct LoadedLayers {
 /// At least 1 if loading takes time, because no compute hides the load of the first layer.
 [[nodiscard]] std::int64_t layers_to_hide_loading(const LayerPipeline& pipeline);
 
-/// The same for layers whose KV differs in size. `up_to_layers` is the KV up to and including each
+/// The same for layers whose KV differs in size. `sizes` is the KV up to and including each
 /// layer, `bandwidth` the load rate, `compute` the time of one layer. With `equal_layers`, all
 /// layers have the size of the first, and only the first and last are checked. At least 1.
-[[nodiscard]] std::int64_t layers_to_hide_loading(std::span<const Bytes> up_to_layers,
+[[nodiscard]] std::int64_t layers_to_hide_loading(std::span<const Bytes> sizes,
                                                   BytesPerSecond bandwidth, SimDuration compute,
                                                   bool equal_layers = false);
 

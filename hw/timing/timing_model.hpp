@@ -15,28 +15,38 @@ struct PrefillPart {
   Tokens past;
 };
 
-/// Longest gap between two passes (prefills or iterations) of one run. A pass that begins within it
-/// finds processors awake and caches filled.
-inline constexpr SimDuration kRunGap(10'000'000);
+/// Overheads of a pass (a prefill or an iteration) by its place after idle time. Later passes find
+/// processors awake and caches filled. An overhead is negative if warm caches save time.
+struct WarmUp {
+  /// The first pass, the second one, and each later one.
+  SimDuration cold{};
+  SimDuration second{};
+  SimDuration warm{};
+
+  [[nodiscard]] SimDuration after(std::int64_t passes) const {
+    return passes == 0 ? cold : passes == 1 ? second : warm;
+  }
+
+  friend bool operator==(const WarmUp&, const WarmUp&) = default;
+};
+
+/// The shortest idle time between two passes after which the next one is cold, where it was not
+/// measured.
+inline constexpr SimDuration kUsualIdleGap(10'000'000);
 
 struct PrefillTime {
-  /// Time of the pass after a pause: all layers, and the work outside of layers.
+  /// Time of the pass as the first one after idle time: all layers, the work outside of layers, and
+  /// warm_up.cold.
   SimDuration total;
   /// Time of one layer, needed because loading and saving overlap layer by layer.
   SimDuration layer;
-  /// Time that it takes less than `total` as the second pass of a run, with partly filled caches,
-  /// and as a later pass.
-  SimDuration less_second{};
-  SimDuration less_in_run{};
+  WarmUp warm_up{};
   /// Some of its sizes are beyond the measured ones.
   bool extrapolated = false;
 
-  /// Time of the pass if `passes_before` passes precede it in its run.
-  [[nodiscard]] SimDuration taken(std::int64_t passes_before) const {
-    if (passes_before == 0) {
-      return total;
-    }
-    return total - (passes_before == 1 ? less_second : less_in_run);
+  /// Time of the pass after so many passes since the last idle time.
+  [[nodiscard]] SimDuration after(std::int64_t passes) const {
+    return total - warm_up.cold + warm_up.after(passes);
   }
 };
 
@@ -89,8 +99,17 @@ class TimingModel {
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
-  /// Additional time of the first decode iteration as the second pass of a run.
-  [[nodiscard]] virtual SimDuration decode_as_second() const { return SimDuration(0); }
+  /// Overheads of all passes. Decode times are those of warm iterations: the first iteration as the
+  /// second pass takes longer by `second` - `warm`.
+  [[nodiscard]] virtual WarmUp warm_up() const { return {}; }
+
+  /// The shortest idle time after which a pass is cold.
+  [[nodiscard]] virtual SimDuration idle_gap() const { return kUsualIdleGap; }
+
+  /// Additional time of the first of several decode iterations after so many passes.
+  [[nodiscard]] SimDuration decode_warm_up(std::int64_t passes) const {
+    return passes == 1 ? warm_up().second - warm_up().warm : SimDuration(0);
+  }
 
   /// Time of one layer in one iteration of requests with equal contexts; the mean if layers differ.
   [[nodiscard]] virtual SimDuration decode_layer(std::int64_t batch, Tokens context) const = 0;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "hw/timing/layer_schedule.hpp"
 #include "hw/timing/timing_model.hpp"
 #include "sim/core/units.hpp"
 #include "sim/policy/ids.hpp"
@@ -64,13 +65,7 @@ struct PrefillCommand {
   /// Loads of the past tokens' KV, one from each medium; none if all of it is in HBM. Read during
   /// the call only.
   std::span<const TransferId> loads{};
-  /// Layers whose KV is in HBM already when the prefill starts.
-  std::int64_t ready_layers = 0;
-  /// Relative bytes of the loaded KV up to and including each layer; empty if all layers are equal.
-  /// Read until the load is complete.
-  std::span<const Bytes> up_to_layers{};
-  /// Compute starts when all KV is there, instead of layer by layer.
-  bool wait_for_all_layers = false;
+  LayerSchedule schedule{};
 };
 
 /// The shared prompt of a turn, if its KV is an entry of its own. Positions of the turn's own
@@ -104,10 +99,7 @@ struct IterationCommand {
   /// Loads of the past tokens' KV of all parts, one from each medium; none if all of it is in HBM.
   /// Read during the call only.
   std::span<const TransferId> loads{};
-  /// As in PrefillCommand.
-  std::span<const Bytes> up_to_layers{};
-  /// Compute starts when all KV is there, instead of layer by layer.
-  bool wait_for_all_layers = false;
+  LayerSchedule schedule{};
 };
 
 struct IterationTime {

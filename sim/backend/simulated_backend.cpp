@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "hw/timing/layer_pipeline.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/histogram.hpp"
 
@@ -25,6 +24,12 @@ std::int64_t window_ticks_now(const TimingModel& timing, std::span<const Tokens>
     ticks = detail::time_sum(ticks, detail::time_product(slopes[i], within.value));
   }
   return ticks;
+}
+
+bool computing_slows_links(const HardwareConfig& hardware) {
+  return std::ranges::any_of(hardware.contention, [](const Contention& item) {
+    return item.while_work == ContendingWork::compute && item.left < 1;
+  });
 }
 
 }  // namespace
@@ -53,12 +58,12 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       layers_(model_layers),
       stepping_(stepping),
       gpu_is_watched_(stepping == DecodeStepping::per_iteration || wants_contexts() ||
-                      hardware.links.pcie.beside_compute != HostLinkShares()),
+                      computing_slows_links(hardware)),
       before_work_(hardware.efficiency.command_overhead / 2),
       after_work_(hardware.efficiency.command_overhead - before_work_),
       links_(server_topology(hardware)),
       transfers_land_(std::ranges::any_of(topology().edges, [](const Edge& edge) {
-        return edge.latency.ns > 0 || edge.ns_per_first_byte > 0;
+        return edge.latency.ns > 0 || edge.extra_ns_per_byte > 0;
       })) {}
 
 Completion SimulatedBackend::wait() {
@@ -212,9 +217,7 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
   prefill_ = {.part = {},
               .key = {},
               .loads = command.loads,
-              .ready_layers = 0,
-              .up_to_layers = command.up_to_layers,
-              .wait_for_all_layers = command.wait_for_all_layers};
+              .schedule = command.schedule};
   begin_prefill();
   SimDuration decode;
   if (has_contexts) [[unlikely]] {
@@ -235,7 +238,7 @@ void SimulatedBackend::begin_prefill() {
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
   gpu_ = Gpu::prefill;
-  prefill_time_.total = prefill_time_.taken(passes_before());
+  prefill_time_.total = prefill_time_.after(passes_before());
   passes_ = passes_before() + 1;
   gpu_started_ = now_ + before_work_;
   awaits_ = prefill_.loads.size();
@@ -249,22 +252,27 @@ void SimulatedBackend::begin_prefill() {
 }
 
 std::int64_t SimulatedBackend::passes_before() const {
-  return now_ - gpu_free_since_ < kRunGap ? passes_ : 0;
+  return now_ - gpu_free_since_ < timing_->idle_gap() ? passes_ : 0;
 }
 
 /// A prefill that waits for all layers computes nothing until its loads have ended.
 void SimulatedBackend::watch_prefill() {
-  links_.set_computing(awaits_ == 0 || !prefill_.wait_for_all_layers, now_);
+  links_.set_computing(awaits_ == 0 || !prefill_.schedule.whole, now_);
 }
 
-/// Layer i computes when layer i-1 is done and its KV has arrived (hw/layer_pipeline). The latency
-/// comes before the first layer. The additional time of a drive's first request is spread over all
-/// layers. Of several loads, the one with the latest end of the prefill counts.
 void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
-  loaded_done_ = std::max(loaded_done_, done_after_load(at, latency));
+  const SimTime asked = gpu_started_ - before_work_;
+  const PassTime pass{.layers = layers_,
+                      .before = before_work_,
+                      .total = prefill_time_.total,
+                      .layer = prefill_time_.layer,
+                      .after = after_work_};
+  const SimDuration end =
+      prefill_.schedule.end(pass, {.total = at - asked, .latency = latency});
+  loaded_done_ = std::max(loaded_done_, asked + end);
   if (awaits_ == 0) {
     gpu_done_ = loaded_done_;
-    if (gpu_is_watched_ && prefill_.wait_for_all_layers) [[unlikely]] {
+    if (gpu_is_watched_ && prefill_.schedule.whole) [[unlikely]] {
       watch_prefill();
     }
   }
@@ -280,61 +288,14 @@ inline bool SimulatedBackend::stop_awaiting(TransferId transfer) {
   return false;
 }
 
-SimTime SimulatedBackend::done_after_load(SimTime at, SimDuration latency) const {
-  if (prefill_.wait_for_all_layers) {
-    return std::max(at, gpu_started_) + prefill_time_.total + after_work_;
-  }
-  if (!prefill_.up_to_layers.empty()) {
-    return unequal_layers_done(at);
-  }
-  const std::int64_t loading_layers = std::max<std::int64_t>(1, layers_ - prefill_.ready_layers);
-  const SimTime asked = gpu_started_ - before_work_;
-  const SimDuration loading = at - asked;
-  const SimDuration unmoved = std::min(latency, loading);
-  const SimDuration first_layer =
-      prefill_.ready_layers > 0 ? SimDuration(0) : unmoved + (loading - unmoved) / loading_layers;
-  const SimDuration outside_layers = time_outside_layers();
-  const LoadedLayers loaded{.first = asked + first_layer - gpu_started_, .last = at - gpu_started_};
-  return std::max(
-      at, gpu_started_ + pipelined_finish(loaded, prefill_time_.total + after_work_,
-                                          prefill_time_.layer + outside_layers + after_work_));
-}
-
-/// Time of a prefill outside of its layers. Back-to-back steps are faster in the layers only.
-SimDuration SimulatedBackend::time_outside_layers() const {
-  return std::max(SimDuration(0), prefill_time_.total - prefill_time_.layer * layers_);
-}
-
-/// The last layer to wait for its KV decides: after it, only compute is left.
-SimTime SimulatedBackend::unequal_layers_done(SimTime at) const {
-  const std::span<const Bytes> up_to = prefill_.up_to_layers;
-  KVTIER_ASSERT(std::ssize(up_to) == layers_, "every layer has its size");
-  const auto ready = static_cast<std::size_t>(prefill_.ready_layers);
-  const Bytes there = ready > 0 ? up_to[ready - 1] : Bytes(0);
-  const SimDuration outside_layers = time_outside_layers();
-  SimTime done = std::max(at, gpu_started_ + prefill_time_.total + after_work_);
-  const SimTime asked = gpu_started_ - before_work_;
-  for (std::size_t i = ready; i < up_to.size(); ++i) {
-    const Int128 loading_ns = static_cast<Int128>((at - asked).ns) * (up_to[i] - there).value;
-    const SimDuration loaded(static_cast<std::int64_t>(loading_ns / (up_to.back() - there).value));
-    const auto computing = layers_ - static_cast<std::int64_t>(i);
-    done = std::max(done, std::max(gpu_started_, asked + loaded) + prefill_time_.layer * computing +
-                              outside_layers + after_work_);
-  }
-  return done;
-}
-
 void SimulatedBackend::start_decode(const DecodeCommand& command) {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   KVTIER_ASSERT(command.batch > 0 && command.iterations > 0, "a decode has work");
   decode_ = command;
   pieces_ = &timing_->decode(command.batch);
   gpu_ = Gpu::decode;
-  gpu_started_ = now_ + before_work_;
   passes_ = passes_before();
-  if (passes_ == 1) {
-    gpu_started_ = gpu_started_ + timing_->decode_as_second();
-  }
+  gpu_started_ = now_ + before_work_ + timing_->decode_warm_up(passes_);
   decode_end_iteration_ = command.iterations;
   if (gpu_is_watched_) [[unlikely]] {
     return watch_decode();

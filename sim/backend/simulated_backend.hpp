@@ -101,13 +101,11 @@ class SimulatedBackend : public Backend {
   [[gnu::noinline]] Completion finish_timer();
   [[gnu::noinline]] Completion finish_gpu();
   void begin_prefill();
-  /// Number of back-to-back passes before the pass that begins now.
+  /// Number of passes between the last idle time and the pass that begins now.
   [[nodiscard]] std::int64_t passes_before() const;
   [[gnu::noinline]] void finish_load(SimTime at, SimDuration latency);
   /// Removes the transfer from the awaited loads. Returns whether the prefill waited for it.
   [[nodiscard]] bool stop_awaiting(TransferId transfer);
-  [[nodiscard]] SimTime done_after_load(SimTime at, SimDuration latency) const;
-  [[nodiscard, gnu::noinline]] SimTime unequal_layers_done(SimTime at) const;
   /// Ticks from the start of the running decode to the end of its iteration number `iterations`.
   [[nodiscard]] std::int64_t decode_ticks(std::int64_t iterations) const;
   [[nodiscard]] SimTime decode_end(std::int64_t iterations) const;
@@ -118,7 +116,6 @@ class SimulatedBackend : public Backend {
   void step_iteration();
   void count_decode();
   [[gnu::noinline]] void watch_prefill();
-  [[nodiscard]] SimDuration time_outside_layers() const;
   void watch_decode();
   [[nodiscard]] bool decode_goes_on();
 
@@ -145,8 +142,8 @@ class SimulatedBackend : public Backend {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_done_ = kNever;
-  /// End of the last command, and the number of back-to-back passes since a pause.
-  SimTime gpu_free_since_ = SimTime() - kRunGap;
+  /// End of the last command, and the number of passes since the last idle time.
+  SimTime gpu_free_since_;
   std::int64_t passes_ = 0;
   /// Start of the current command's work.
   SimTime gpu_started_;

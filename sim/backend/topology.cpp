@@ -15,6 +15,13 @@ const char* to_string(WaitCause cause) {
   return names[static_cast<std::size_t>(cause)];
 }
 
+void Edge::start_with(const CurveStart& start) {
+  latency = start.latency;
+  depth = start.depth;
+  extra_ns_per_byte =
+      start.alone ? std::max(0.0, 1e9 / start.alone->value - 1e9 / idle_rate.value) : 0;
+}
+
 Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
   KVTIER_ASSERT(static_cast<std::size_t>(std::max(from, to)) < media_count_,
                 "an edge connects media");
@@ -25,6 +32,7 @@ Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
     return std::ranges::any_of(uses, [&](const LinkUse& use) { return use.link == link; });
   };
   Edge edge{.from = from, .to = to};
+  CurveStart start;
   for (const LinkUse& use : uses) {
     const DuplexLimits limits = limits_beside(use.link, false, crosses);
     const BytesPerSecond rate =
@@ -33,8 +41,15 @@ Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
       edge.idle_rate = rate;
       edge.slowest_link = use.link;
     }
-    edge.latency += limits.latency;
+    const Link& link = links[use.link];
+    const CurveStart& of_link = use.forward ? link.forward_start : link.backward_start;
+    if (of_link.alone && (!start.alone || *of_link.alone < *start.alone)) {
+      start.alone = of_link.alone;
+      start.depth = of_link.depth;
+    }
+    start.latency += of_link.latency;
   }
+  edge.start_with(start);
   edge.uses = std::move(uses);
   edges.push_back(std::move(edge));
   return edges.back();
@@ -45,14 +60,36 @@ std::optional<std::size_t> Topology::find_link(std::string_view name) const {
   return found == links.end() ? std::nullopt : std::optional(found - links.begin());
 }
 
+namespace {
+
+/// The shares of a link's two ways that such work leaves.
+LinkShares shares_left(const HardwareConfig& hardware, ContendedWay forward, ContendedWay backward,
+                       ContendingWork work) {
+  LinkShares shares;
+  for (const Contention& item : hardware.contention) {
+    if (item.while_work == work && item.on == forward) {
+      shares.forward = item.left;
+    } else if (item.while_work == work && item.on == backward) {
+      shares.backward = item.left;
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
 Topology server_topology(const HardwareConfig& hardware) {
   std::vector<std::string> media;
   for (std::size_t i = 0; i < kMedia; ++i) {
     media.emplace_back(to_string(static_cast<Medium>(i)));
   }
   Topology topology(std::move(media));
-  const auto add_link = [&](const char* name, const DuplexLimits& limits, WaitCause wait) {
-    topology.links.push_back({name, limits, wait});
+  const auto add_link = [&](const char* name, const DuplexCurves& curves, WaitCause wait) {
+    topology.links.push_back({.name = name,
+                              .limits = {curves.forward.rate, curves.backward.rate, curves.both},
+                              .wait = wait,
+                              .forward_start = curves.forward,
+                              .backward_start = curves.backward});
     return topology.links.size() - 1;
   };
   using enum Medium;
@@ -70,7 +107,9 @@ Topology server_topology(const HardwareConfig& hardware) {
     expander = add_link("cxl", hardware.cxl->bandwidth, WaitCause::cxl_memory);
   }
   if (bandwidth) {
-    bus = add_link("dram", {*bandwidth, *bandwidth, *bandwidth}, WaitCause::host_memory);
+    DuplexCurves curves{.forward = {}, .backward = {}, .both = *bandwidth};
+    curves.forward.rate = curves.backward.rate = *bandwidth;
+    bus = add_link("dram", curves, WaitCause::host_memory);
   }
   const auto connect = [&](Medium from, Medium to, std::vector<LinkUse> uses) {
     if (bus && (from == dram || to == dram)) {
@@ -78,13 +117,20 @@ Topology server_topology(const HardwareConfig& hardware) {
     }
     topology.connect(from, to, std::move(uses));
   };
-  if (hardware.links.pcie.beside_compute != HostLinkShares()) {
-    topology.interference.push_back(
-        {.link = pcie, .left = hardware.links.pcie.beside_compute, .beside = {}});
-  }
-  if (hardware.ssd && hardware.ssd->bandwidth.beside_copies != DriveShares()) {
-    topology.interference.push_back(
-        {.link = *drive, .left = hardware.ssd->bandwidth.beside_copies, .beside = pcie});
+  for (const auto& [work, beside] :
+       {std::pair{ContendingWork::compute, std::optional<std::size_t>()},
+        std::pair{ContendingWork::pcie, std::optional(pcie)}}) {
+    const auto slow_down = [&, work = work, beside = beside](std::size_t link, ContendedWay forward,
+                                                             ContendedWay backward) {
+      if (const LinkShares left = shares_left(hardware, forward, backward, work);
+          left != LinkShares()) {
+        topology.interference.push_back({.link = link, .left = left, .beside = beside});
+      }
+    };
+    slow_down(pcie, ContendedWay::pcie_to_device, ContendedWay::pcie_to_host);
+    if (drive) {
+      slow_down(*drive, ContendedWay::ssd_read, ContendedWay::ssd_write);
+    }
   }
   connect(dram, hbm, {{pcie, kForward}});
   connect(hbm, dram, {{pcie, kBackward}});
@@ -104,25 +150,8 @@ Topology server_topology(const HardwareConfig& hardware) {
     connect(ssd, cxl, {{*drive, kForward}, {*expander, kBackward}});
     connect(cxl, ssd, {{*expander, kForward}, {*drive, kBackward}});
   }
-  if (!hardware.ssd) {
-    return topology;
-  }
-  const auto begins = [&](Edge& edge, Bytes size, BytesPerSecond by_itself) {
-    edge.first_bytes = size;
-    edge.ns_per_first_byte = std::max(0.0, 1e9 / by_itself.value - 1e9 / edge.idle_rate.value);
-  };
-  for (Edge& edge : topology.edges) {
-    const auto& one = hardware.ssd->bandwidth.one_request;
-    const auto& load = hardware.ssd->bandwidth.one_load;
-    if (one && edge.from == ssd) {
-      begins(edge, one->size, one->read);
-    } else if (one && edge.to == ssd) {
-      begins(edge, one->size, one->write);
-    }
-    if (load && edge.from == ssd && edge.to == hbm) {
-      begins(edge, load->size, load->rate);
-      edge.latency = load->latency;
-    }
+  if (hardware.ssd && hardware.ssd->bandwidth.load) {
+    topology.edges[topology.find_edge(ssd, hbm)].start_with(*hardware.ssd->bandwidth.load);
   }
   return topology;
 }

@@ -30,13 +30,34 @@ enum class WaitCause : std::uint8_t {
 inline constexpr std::size_t kWaitCauses = 8;
 [[nodiscard]] const char* to_string(WaitCause cause);
 
+/// Three limits of a shared link or drive: one way, the other way, and both together. Transfers
+/// share them by max-min fair rates (shared_links.hpp). `forward` is towards the GPUs.
+struct DuplexLimits {
+  BytesPerSecond forward;
+  BytesPerSecond backward;
+  BytesPerSecond both;
+
+  friend bool operator==(const DuplexLimits&, const DuplexLimits&) = default;
+};
+
 /// A bus, drive or network that transfers share.
 struct Link {
   std::string name;
-  /// `forward` is towards the GPUs.
   DuplexLimits limits;
   /// Cause of waiting if this is the slowest link of a load.
   WaitCause wait = WaitCause::host_link;
+  /// Starts of the service curves each way.
+  CurveStart forward_start{};
+  CurveStart backward_start{};
+};
+
+/// Shares of a link's limits, in (0, 1], that other work leaves, one way and the other. Both ways
+/// together keep the larger share.
+struct LinkShares {
+  double forward = 1;
+  double backward = 1;
+
+  friend bool operator==(const LinkShares&, const LinkShares&) = default;
 };
 
 /// One link of an edge, and the direction on it.
@@ -59,10 +80,10 @@ struct Edge {
   Medium to;
   std::vector<LinkUse> uses;
   /// Time of a transfer in addition to its bytes at the shared rate: a latency, and extra time for
-  /// each of its first `first_bytes` bytes.
+  /// each of its first `depth` bytes.
   SimDuration latency{};
-  Bytes first_bytes{};
-  double ns_per_first_byte = 0;
+  Bytes depth{};
+  double extra_ns_per_byte = 0;
   /// Rate of a transfer without other transfers and computing, and the link that limits it (the
   /// first of equal ones).
   BytesPerSecond idle_rate{};
@@ -70,12 +91,14 @@ struct Edge {
 
   [[nodiscard]] SimDuration beginning(Bytes bytes) const {
     return latency +
-           ceil_ns(ns_per_first_byte * static_cast<double>(std::min(bytes, first_bytes).value));
+           ceil_ns(extra_ns_per_byte * static_cast<double>(std::min(bytes, depth).value));
   }
   /// Time of a transfer without other transfers and computing.
   [[nodiscard]] SimDuration idle_time(Bytes bytes) const {
     return transfer_duration(bytes, idle_rate) + beginning(bytes);
   }
+  /// Replaces the start of the edge's curve. A rate `alone` above the idle rate changes nothing.
+  void start_with(const CurveStart& start);
 };
 
 /// Media, the links between them, and the edges along which KV moves; any graph. The simulated
@@ -93,7 +116,8 @@ struct Topology {
   std::vector<Edge> edges;
   std::vector<LinkInterference> interference;
 
-  /// Appends an edge. All links and their interference must exist. Latencies of links add up.
+  /// Appends an edge. All links and their interference must exist. Latencies of links add up. The
+  /// lowest rate `alone` of the links counts.
   Edge& connect(Medium from, Medium to, std::vector<LinkUse> uses);
   static constexpr std::size_t kNoEdge = SIZE_MAX;
   /// The number of the edge between two media, or kNoEdge.

@@ -20,6 +20,7 @@ struct CalibrateOptions {
   std::string check;
   bool no_measure = false;
   std::string against;
+  std::string convert;
   std::int64_t cells = 8;
   ExplainCommandOptions explain;
   SparsityCommandOptions sparsity;
@@ -30,6 +31,9 @@ int calibrate_command(const Program& program, const CalibrateOptions& options) {
     TableImportOptions import = options.import;
     import.gpus = options.explain.gpus;
     return import_tables_command(program, import);
+  }
+  if (!options.convert.empty()) {
+    return convert_profile_command(options.convert, options.import.out);
   }
   if (!options.against.empty()) {
     return compare_profiles_command(program, options.check, options.against);
@@ -118,6 +122,9 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                   "With --check: cells of each table to measure again, and points between them (8)")
       ->needs(check)
       ->check(whole_number(1, 10000));
+  CLI::Option* convert = command.add_option(
+      "--convert", options.convert, "Write a profile of an earlier format in today's format to --out");
+  convert->type_name("PROFILE");
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,
                          "Print how many tokens a load can hide behind a prefill, and read buffer "
@@ -150,6 +157,7 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
   sparsity->excludes(table)->excludes(check)->excludes(explain);
   table->excludes(check)->excludes(explain);
   check->excludes(explain);
+  convert->excludes(table)->excludes(check)->excludes(explain)->excludes(sparsity);
 }
 
 }  // namespace

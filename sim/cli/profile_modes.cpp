@@ -14,6 +14,7 @@
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 #include "sim/study/config/presets.hpp"
 #include "sim/study/config/resolve.hpp"
 
@@ -132,6 +133,22 @@ int compare_profiles_command(const Program& program, const std::string& profile,
   const calibrate::CheckReport report =
       calibrate::compare_with(*resolve_profile(profile, presets), *resolve_profile(other, presets));
   print("{}", calibrate::to_text(report));
+  return 0;
+}
+
+int convert_profile_command(const std::string& profile, const std::string& out) {
+  if (out.empty()) {
+    throw ConfigError("--convert: needs --out");
+  }
+  check_outputs({{"--out", out}});
+  const Json old = parse_json_strictly(read_text_file(profile), profile);
+  const bool has_grids = old.is_object() && old.contains("tables") && old["tables"].is_array() &&
+                         std::ranges::any_of(old["tables"], [](const Json& table) {
+                           return table.is_object() && table.contains("grid");
+                         });
+  const Profile converted = profile_from_json(convert_profile(old, profile), profile);
+  TextOutput(out).write(profile_text(converted, has_grids ? CellLayout::grids : CellLayout::lines));
+  print("{}: {}\n", out, kProfileFormat);
   return 0;
 }
 

@@ -41,6 +41,9 @@ int cross_validate_command(const Program& program, const std::string& profile, s
 int compare_profiles_command(const Program& program, const std::string& profile,
                              const std::string& other);
 
+/// Writes a profile of an earlier format in today's format. Returns the exit code.
+int convert_profile_command(const std::string& profile, const std::string& out);
+
 struct ExplainCommandOptions {
   std::string profile;
   std::string model;

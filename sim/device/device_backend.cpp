@@ -15,7 +15,7 @@ constexpr std::int64_t kLanes = 5;
 }  // namespace
 
 DeviceBackend::DeviceBackend(const ServingSetup& setup)
-    : ServingBackend(setup, kLanes), device_(*setup.device) {
+    : ServingBackend(setup, kLanes), device_(*setup.device), idle_gap_(setup.idle_gap) {
   for (std::int64_t i = 0; i <= layers_; ++i) {
     layer_ends_.push_back(device_.make_event());
   }
@@ -276,7 +276,7 @@ void DeviceBackend::compute(Lane::Task task) {
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
   decode_share_ = 0;
-  start_pass(pass_of(command), command.loads, command.wait_for_all_layers,
+  start_pass(pass_of(command), command.loads, command.schedule,
              {.parts = {command.part}});
 }
 
@@ -284,14 +284,14 @@ void DeviceBackend::start_iteration(const IterationCommand& command) {
   DecoderPass pass = pass_of(command);
   decode_share_ =
       static_cast<double>(command.decode_batch) / static_cast<double>(pass.computed.size());
-  start_pass(std::move(pass), command.loads, command.wait_for_all_layers,
+  start_pass(std::move(pass), command.loads, command.schedule,
              {.parts = {command.parts.begin(), command.parts.end()},
               .batch = command.decode_batch,
               .context = command.decode_context});
 }
 
 void DeviceBackend::start_pass(DecoderPass pass, std::span<const TransferId> loads,
-                               bool wait_for_all_layers, ComputedWork work) {
+                               const LayerSchedule& schedule, ComputedWork work) {
   Loads moving;
   {
     const std::lock_guard lock(mutex_);
@@ -301,13 +301,14 @@ void DeviceBackend::start_pass(DecoderPass pass, std::span<const TransferId> loa
       }
     }
   }
-  compute([this, pass = std::move(pass), wait_for_all_layers, moving = std::move(moving),
+  compute([this, pass = std::move(pass), schedule, moving = std::move(moving),
            work = std::move(work)](const MoveLane& lane) {
-    run_pass(pass, wait_for_all_layers, moving, work, lane);
+    run_pass(pass, schedule, moving, work, lane);
   });
 }
 
-void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
+void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& schedule,
+                             const Loads& loads,
                              ComputedWork work, const MoveLane& lane) {
   Stream& stream = *lane.stream;
   const auto wait_for = [&](std::int64_t layer) {
@@ -320,12 +321,12 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, 
   };
   const auto begin = std::chrono::steady_clock::now();
   device_.record(*layer_ends_[0], stream);
-  if (wait_for_all_layers) {
-    wait_for(layers_ - 1);
+  if (schedule.whole) {
+    wait_for(schedule.awaited(0, layers_));
   }
   decoder_->begin(pass.batch, stream);
   for (std::int64_t layer = 0; layer < layers_; ++layer) {
-    wait_for(layer);
+    wait_for(schedule.awaited(layer, layers_));
     decoder_->forward_layer(layer, store_.hbm().layer(layer), stream);
     device_.record(*layer_ends_[static_cast<std::size_t>(layer) + 1], stream);
   }
@@ -333,7 +334,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, 
   stream.synchronize();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
-      stalled(wait_for_all_layers, loads);
+      stalled(schedule, loads);
   work.seconds = std::max(0.0, seconds);
   for (const std::shared_ptr<LoadProgress>& load : loads) {
     // The control plane gets the completion of a load before that of its prefill.
@@ -347,7 +348,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, bool wait_for_all_layers, 
 
 void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time_point begin) {
   const bool goes_on =
-      computed_until_ && begin - *computed_until_ < std::chrono::nanoseconds(kRunGap.ns);
+      computed_until_ && begin - *computed_until_ < std::chrono::nanoseconds(idle_gap_.ns);
   work.passes_before = goes_on ? passes_ : 0;
   passes_ = work.passes_before + work.iterations;
   computed_.push_back(std::move(work));
@@ -374,7 +375,7 @@ void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool(
 }
 
 /// A layer waits from the end of the layer before it until its KV has arrived.
-double DeviceBackend::stalled(bool wait_for_all_layers, const Loads& loads) const {
+double DeviceBackend::stalled(const LayerSchedule& schedule, const Loads& loads) const {
   const auto before = [&](std::size_t end, std::int64_t layer) {
     double seconds = 0;
     for (const std::shared_ptr<LoadProgress>& load : loads) {
@@ -385,8 +386,8 @@ double DeviceBackend::stalled(bool wait_for_all_layers, const Loads& loads) cons
     }
     return seconds;
   };
-  if (wait_for_all_layers) {
-    return before(0, layers_ - 1);
+  if (schedule.whole) {
+    return before(0, schedule.awaited(0, layers_));
   }
   double seconds = 0;
   for (std::int64_t layer = 0; layer < layers_; ++layer) {

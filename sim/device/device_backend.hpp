@@ -28,7 +28,7 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
-  /// Passes before it in its back-to-back run (kRunGap).
+  /// Passes between the last idle time and this work.
   std::int64_t passes_before = 0;
 };
 
@@ -106,20 +106,22 @@ class DeviceBackend final : public ServingBackend {
   void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
   /// Queues a pass that waits for these loads, layer by layer or whole. Loads that have ended are
   /// ignored.
-  void start_pass(DecoderPass pass, std::span<const TransferId> loads, bool wait_for_all_layers,
-                  ComputedWork work);
-  void run_pass(const DecoderPass& pass, bool wait_for_all_layers, const Loads& loads,
+  void start_pass(DecoderPass pass, std::span<const TransferId> loads,
+                  const LayerSchedule& schedule, ComputedWork work);
+  void run_pass(const DecoderPass& pass, const LayerSchedule& schedule, const Loads& loads,
                 ComputedWork work, const MoveLane& lane);
   /// Waits on the host until a load has reached this layer; throws if it never will.
   void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
   /// Seconds that layers waited for their KV.
-  [[nodiscard]] double stalled(bool wait_for_all_layers, const Loads& loads) const;
+  [[nodiscard]] double stalled(const LayerSchedule& schedule, const Loads& loads) const;
   /// Records `work`, which ends now, as the last work of the compute thread.
   void note_work(ComputedWork work, std::chrono::steady_clock::time_point begin);
   void decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
               const MoveLane& lane);
 
   Device& device_;
+  /// After this time without work, a pass is cold.
+  SimDuration idle_gap_;
   /// Keeps the calling thread on its processors while the backend exists.
   std::optional<StayOn> here_;
   std::vector<std::unique_ptr<Event>> layer_ends_;
@@ -145,7 +147,7 @@ class DeviceBackend final : public ServingBackend {
   /// Members of the compute thread.
   std::vector<ComputedWork> computed_;
   std::optional<std::chrono::steady_clock::time_point> computed_until_;
-  /// Passes of the back-to-back run that ended at `computed_until_`.
+  /// Passes since the last idle time, up to `computed_until_`.
   std::int64_t passes_ = 0;
 
   /// Last members, so that their threads end before the members that they use.

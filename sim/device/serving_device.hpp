@@ -28,6 +28,8 @@ struct ServingSetup {
   /// Folder for the drive's file.
   std::string directory;
   bool verify = false;
+  /// After this time without work, a pass is cold.
+  SimDuration idle_gap = kUsualIdleGap;
   /// Called several times a second by the waiting thread. An exception ends the run.
   std::function<void()> check = [] {};
   /// Replaces the file; for tests.

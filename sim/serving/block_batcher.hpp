@@ -269,7 +269,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
   bool writes_back_;
   /// KV of the first layers together, for a model whose layers differ in it.
-  std::vector<Bytes> unequal_up_to_layers_;
+  std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
   bool saves_block_;
   bool whole_response_;

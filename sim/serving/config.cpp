@@ -726,7 +726,7 @@ KvShares hbm_shares(const RunConfig& config) {
 
 Bytes running_kv_capacity(const RunConfig& config) { return left_to_run(hbm_shares(config)); }
 
-std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config) {
+std::vector<Bytes> stored_layer_sizes(const RunConfig& config) {
   const std::int64_t layers = config.model.layers;
   const std::optional<CompressionConfig>& compression = config.system.compression;
   const auto stored = [&](std::int64_t layer) {
@@ -765,7 +765,7 @@ bool has_unequal_layers(const RunConfig& config) {
 }
 
 Bytes stored_kv_bytes_per_token(const RunConfig& config) {
-  return stored_kv_up_to_layers(config).back();
+  return stored_layer_sizes(config).back();
 }
 
 Tokens token_budget(const RunConfig& config) {

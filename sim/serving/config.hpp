@@ -498,7 +498,7 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 
 /// Bytes of one token's stored KV in the first layer, the first two, and so on to all: in each
 /// layer the bytes that compression keeps, at least one.
-[[nodiscard]] std::vector<Bytes> stored_kv_up_to_layers(const RunConfig& config);
+[[nodiscard]] std::vector<Bytes> stored_layer_sizes(const RunConfig& config);
 
 /// Whether stored KV differs from layer to layer: with compression, or as the model's layers do.
 [[nodiscard]] bool has_unequal_layers(const RunConfig& config);

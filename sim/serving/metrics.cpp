@@ -18,7 +18,7 @@ LoadRates load_rates(const RunConfig& config) {
       rates.to_hbm[static_cast<std::size_t>(medium)] = topology.edge(medium, Medium::hbm).idle_rate;
     }
   };
-  rates.to_hbm.fill(host_link(config.hardware).forward);
+  rates.to_hbm.fill(host_link(config.hardware).forward.rate);
   from(Medium::dram, config.hardware.dram.has_value());
   from(Medium::cxl, config.hardware.cxl.has_value());
   from(Medium::ssd, config.hardware.ssd.has_value());

@@ -31,7 +31,7 @@ PagedBatcher::PagedBatcher(const Setup& setup)
       mixes_(setup.config->system.batching == Batching::unified),
       shares_(setup.config->system.sharing == Sharing::prompts),
       loads_alone_(load_wait(setup.config->system) == LoadWait::request),
-      stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
+      stored_sizes_(stored_layer_sizes(*setup.config)),
       unequal_layers_(has_unequal_layers(*setup.config)),
       block_bytes_(kv_bytes_per_token(setup.config->model) *
                    setup.config->system.paging->block_size.value),
@@ -350,7 +350,7 @@ void PagedBatcher::start_own_loads(SessionSlot slot) {
       }
     }
     if (!pieces.empty()) {
-      const Bytes bytes = stored_up_to_layers_.back() * tokens.value;
+      const Bytes bytes = stored_sizes_.back() * tokens.value;
       loaded_[i] += bytes;
       ++work.awaited;
       static_cast<void>(backend_.start_transfer({.from = static_cast<Medium>(i),
@@ -487,10 +487,10 @@ void PagedBatcher::start_iteration() {
                             .decode_batch = batch,
                             .decode_context = batch > 0 ? context_ : Tokens(0),
                             .loads = load_,
-                            .up_to_layers = unequal_layers_
-                                                ? std::span<const Bytes>(stored_up_to_layers_)
-                                                : std::span<const Bytes>(),
-                            .wait_for_all_layers = waits_for_whole_load(config_, slowest_load_)});
+                            .schedule = {.sizes = unequal_layers_
+                                                      ? std::span<const Bytes>(stored_sizes_)
+                                                      : std::span<const Bytes>(),
+                                         .whole = waits_for_whole_load(config_, slowest_load_)}});
 }
 
 void PagedBatcher::start_loads() {
@@ -505,7 +505,7 @@ void PagedBatcher::start_loads() {
       continue;
     }
     slowest_load_ = static_cast<Medium>(i);
-    const Bytes bytes = stored_up_to_layers_.back() * tokens.value;
+    const Bytes bytes = stored_sizes_.back() * tokens.value;
     loaded_[i] += bytes;
     load_.push_back(backend_.start_transfer({.from = slowest_load_,
                                              .to = Medium::hbm,

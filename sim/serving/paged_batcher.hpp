@@ -205,7 +205,7 @@ class PagedBatcher final : public Batcher, private RunningView {
   /// A request waits for its loads alone.
   bool loads_alone_;
   /// Stored KV of a token up to each layer; as it is loaded.
-  std::vector<Bytes> stored_up_to_layers_;
+  std::vector<Bytes> stored_sizes_;
   bool unequal_layers_;
   /// KV of running requests.
   Bytes block_bytes_;

@@ -24,7 +24,7 @@ PrefillFirst::PrefillFirst(const Setup& setup)
               .timer = kBatcherTimer,
               .mark = kTierTransfer}),
       bytes_per_token_(kv_bytes_per_token(setup.config->model)),
-      stored_up_to_layers_(stored_kv_up_to_layers(*setup.config)),
+      stored_sizes_(stored_layer_sizes(*setup.config)),
       unequal_layers_(has_unequal_layers(*setup.config)),
       invalidates_(setup.config->system.positions == KeyPositions::embedded),
       read_buffer_(*setup.config),
@@ -286,7 +286,7 @@ void PrefillFirst::start_loads(SessionSlot slot) {
       tokens += piece.count;
     }
     if (tokens.value > 0) {
-      const Bytes bytes = stored_up_to_layers_.back() * tokens.value;
+      const Bytes bytes = stored_sizes_.back() * tokens.value;
       loading_from_ = static_cast<Medium>(i);
       loaded_bytes_[i] += bytes;
       transfers.push_back(backend_.start_transfer({.from = loading_from_,
@@ -310,14 +310,14 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   Load& load = loads_[slot];
   loading_from_ = medium;
   const Tokens tokens = requests_.request(slot).outside_hbm();
-  const Bytes total = stored_up_to_layers_.back() * tokens.value;
+  const Bytes total = stored_sizes_.back() * tokens.value;
   const Bytes rest = total - std::min(total, load.preloaded);
-  std::int64_t ready_layers = 0;
+  std::int64_t layers_ready = 0;
   loaded_bytes_[static_cast<std::size_t>(medium)] += rest;
   if (load.layers_ahead > 0 && backend_.extend_transfer(load.transfer, rest, Tokens(0), tokens)) {
     loads_in_flight_ = 1;
   } else {
-    ready_layers = load.layers_ahead;
+    layers_ready = load.layers_ahead;
     if (rest.value > 0) {
       load.transfer =
           backend_.start_transfer({.from = medium,
@@ -334,11 +334,11 @@ void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
       tiers_.end_load(slot);
     }
   }
-  start_prefill(slot, {&load.transfer, static_cast<std::size_t>(loads_in_flight_)}, ready_layers);
+  start_prefill(slot, {&load.transfer, static_cast<std::size_t>(loads_in_flight_)}, layers_ready);
 }
 
 void PrefillFirst::start_prefill(SessionSlot slot, std::span<const TransferId> loads,
-                                 std::int64_t ready_layers, bool has_waited) {
+                                 std::int64_t layers_ready, bool has_waited) {
   const RequestRecord& r = requests_.request(slot);
   if (shares_ && r.shared.value > 0 && !has_waited) {
     backend_.begin_with(requests_.key(slot), prompt_);
@@ -347,10 +347,10 @@ void PrefillFirst::start_prefill(SessionSlot slot, std::span<const TransferId> l
       {.part = {.added = r.history - r.found.reused + r.input, .past = r.found.reused},
        .key = requests_.key(slot),
        .loads = loads,
-       .ready_layers = ready_layers,
-       .up_to_layers = unequal_layers_ ? std::span<const Bytes>(stored_up_to_layers_)
-                                       : std::span<const Bytes>(),
-       .wait_for_all_layers = waits_for_whole_load_[static_cast<std::size_t>(r.found.medium)]});
+       .schedule = {.ready = layers_ready,
+                    .sizes = unequal_layers_ ? std::span<const Bytes>(stored_sizes_)
+                                             : std::span<const Bytes>(),
+                    .whole = waits_for_whole_load_[static_cast<std::size_t>(r.found.medium)]}});
   gpu_ = Gpu::prefill;
 }
 
@@ -417,7 +417,7 @@ void PrefillFirst::wait_for_kv(SessionSlot slot, bool brings_prompt) {
 void PrefillFirst::start_own_loads(SessionSlot slot, Medium medium) {
   const auto request = waiting(slot);
   const auto start = [&](Medium from, Tokens tokens, std::span<const KvPiece> pieces) {
-    const Bytes bytes = stored_up_to_layers_.back() * tokens.value;
+    const Bytes bytes = stored_sizes_.back() * tokens.value;
     loaded_bytes_[static_cast<std::size_t>(from)] += bytes;
     ++request->loads;
     static_cast<void>(backend_.start_transfer({.from = from,
@@ -478,7 +478,7 @@ void PrefillFirst::preload_next() {
   load.tokens_ahead = tokens;
   load.layers_ahead = read_buffer_.layers({.added = r.history - tokens + r.input, .past = tokens});
   load.preloaded =
-      stored_up_to_layers_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
+      stored_sizes_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
   tiers_.hbm().charge(Account::read_buffer, load.preloaded);
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,

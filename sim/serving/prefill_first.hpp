@@ -138,7 +138,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   void make_ready(SessionSlot slot);
   /// Counts what the prefill in work waited for since the last such call, up to now.
   void count_wait(SimDuration elapsed, SimDuration waited, Medium from, Medium to);
-  void start_prefill(SessionSlot slot, std::span<const TransferId> loads, std::int64_t ready_layers,
+  void start_prefill(SessionSlot slot, std::span<const TransferId> loads, std::int64_t layers_ready,
                      bool has_waited = false);
   void finish_prefill(SimDuration compute);
   void start_decode();
@@ -159,7 +159,7 @@ class PrefillFirst final : public Batcher, private RunningView {
   /// Bytes of a token of running requests.
   Bytes bytes_per_token_;
   /// Bytes of a token of stored KV, up to each layer.
-  std::vector<Bytes> stored_up_to_layers_;
+  std::vector<Bytes> stored_sizes_;
   bool unequal_layers_;
   /// A truncation makes stored KV useless, which shows when the turn is served; where it only cuts
   /// the KV, the room is free as soon as the turn arrives.

@@ -29,10 +29,10 @@ ReadBuffer::ReadBuffer(const RunConfig& config) {
   } else if (const std::optional<Medium> from = fastest_outside_hbm(system.tiers);
              from && system.load.discipline == LoadDiscipline::layer_overlapped) {
     timing_ = make_timing(config.model, config.hardware, system.positions, 1, system.engine);
-    up_to_layers_ = stored_kv_up_to_layers(config);
-    for (std::size_t i = 0; i < up_to_layers_.size(); ++i) {
-      const Bytes if_equal = up_to_layers_.front() * static_cast<std::int64_t>(i + 1);
-      equal_layers_ = equal_layers_ && up_to_layers_[i] == if_equal;
+    layer_sizes_ = stored_layer_sizes(config);
+    for (std::size_t i = 0; i < layer_sizes_.size(); ++i) {
+      const Bytes if_equal = layer_sizes_.front() * static_cast<std::int64_t>(i + 1);
+      equal_layers_ = equal_layers_ && layer_sizes_[i] == if_equal;
     }
     bandwidth_ =
         load_bandwidth_beside_work(config.hardware, *from, system.save.mode == SaveMode::async);
@@ -51,11 +51,11 @@ std::int64_t ReadBuffer::layers(const PrefillPart& prefill) const {
 
 std::int64_t ReadBuffer::layers_to_hide(const PrefillPart& prefill) const {
   if (!layers_overlap_) {
-    return std::ssize(up_to_layers_);
+    return std::ssize(layer_sizes_);
   }
   // The layers of `past` tokens at the bandwidth are those of one token at its share of it.
   const auto tokens = static_cast<double>(std::max<std::int64_t>(1, prefill.past.value));
-  return layers_to_hide_loading(up_to_layers_, bandwidth_ / tokens,
+  return layers_to_hide_loading(layer_sizes_, bandwidth_ / tokens,
                                 timing_->prefill({&prefill, 1}).layer, equal_layers_);
 }
 

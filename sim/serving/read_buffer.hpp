@@ -43,7 +43,7 @@ class ReadBuffer {
   /// With "auto" only.
   std::unique_ptr<TimingModel> timing_;
   /// Bytes of one token's stored KV.
-  std::vector<Bytes> up_to_layers_;
+  std::vector<Bytes> layer_sizes_;
   bool equal_layers_ = true;
   /// Bandwidth of a load from the fastest tier outside of HBM, while the GPUs compute and save KV.
   BytesPerSecond bandwidth_;

@@ -13,9 +13,8 @@ class SlowTiming final : public TimingModel {
   SlowTiming(const TimingModel& usual, double factor) : usual_(usual), factor_(factor) {}
 
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
-  [[nodiscard]] SimDuration decode_as_second() const override {
-    return slow(usual_.decode_as_second());
-  }
+  [[nodiscard]] WarmUp warm_up() const override { return slow(usual_.warm_up()); }
+  [[nodiscard]] SimDuration idle_gap() const override { return usual_.idle_gap(); }
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override {
     return slow(usual_.decode_layer(batch, context));
   }
@@ -35,11 +34,15 @@ class SlowTiming final : public TimingModel {
     return static_cast<std::int64_t>(static_cast<double>(ticks) * factor_);
   }
   [[nodiscard]] SimDuration slow(SimDuration time) const { return SimDuration(slow(time.ns)); }
+  [[nodiscard]] WarmUp slow(const WarmUp& warm_up) const {
+    return {.cold = slow(warm_up.cold),
+            .second = slow(warm_up.second),
+            .warm = slow(warm_up.warm)};
+  }
   [[nodiscard]] PrefillTime slow(const PrefillTime& time) const {
     return {.total = slow(time.total),
             .layer = slow(time.layer),
-            .less_second = slow(time.less_second),
-            .less_in_run = slow(time.less_in_run),
+            .warm_up = slow(time.warm_up),
             .extrapolated = time.extrapolated};
   }
 

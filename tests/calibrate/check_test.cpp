@@ -134,7 +134,7 @@ TEST(Overlap, IsThePipelineOfItsCopiesAndMatrices) {
 
 TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   Profile profile = test::tiny_profile();
-  ProfileTable steps{.operation = OperationId::model_step, .variant = "step"};
+  ProfileTable steps{.operation = OperationId::model_step, .variant = kCold};
   steps.shape = step_shape(test::tiny_model(), 2);
   steps.axes = {"requests", "new_tokens", "past_tokens"};
   // A layer takes 6 s and its attention 1, 2 or 5 s; two layers and the head, 1 s.
@@ -173,15 +173,15 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
     profile.tables.push_back(std::move(runs));
     return composition();
   };
-  row = with_runs(kDecodeRun, {cell({1, 1, 7}, 8), cell({1, 1, 31}, 10)});
+  row = with_runs(kDecodeWarm, {cell({1, 1, 7}, 8), cell({1, 1, 31}, 10)});
   EXPECT_EQ(row.errors.count, 5);
   EXPECT_NEAR(row.errors.worst, 2.0 / 8, 1e-9);
   // In a run two of the prefills took 19 of 24 and 16 of 22: 5.5 s less in the middle.
-  row = with_runs(kPrefillRun, {cell({1, 4, 8}, 19), cell({1, 4, 0}, 16)});
+  row = with_runs(kWarm, {cell({1, 4, 8}, 19), cell({1, 4, 0}, 16)});
   EXPECT_EQ(row.errors.count, 7);
   EXPECT_NEAR(row.errors.worst, 2.0 / 8, 1e-9);
   // As a second pass one took 15 of 24: no less than in a run, 18.5.
-  row = with_runs(kPrefillSecond, {cell({1, 4, 8}, 15)});
+  row = with_runs(kSecond, {cell({1, 4, 8}, 15)});
   EXPECT_EQ(row.errors.count, 8);
   EXPECT_NEAR(row.errors.worst, 2.0 / 8, 1e-9);
   profile.tables.back().cells = {cell({1, 4, 8}, 10)};

@@ -163,7 +163,7 @@ TEST_F(StorageMeasures, FillTheFileOnceAndReadFromIt) {
 
 TEST_F(StorageMeasures, ReadOneBlockAfterAPause) {
   const auto tables = plan({});
-  const Sample sample = find(tables, OperationId::drive_read, kAfterPause, {4096, 1}).prepare();
+  const Sample sample = find(tables, OperationId::drive_read, kAfterIdle, {4096, 1}).prepare();
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
   EXPECT_GE(static_cast<double>(steady_clock().now_ns() - begin) * 1e-9,
@@ -177,7 +177,7 @@ TEST_F(StorageMeasures, LoadThroughARingAfterAPause) {
   // The other one is opened by a thread of its own, while this one goes on.
   ThrottledEngine* const writer = engine_;
   const Sample sample =
-      find(tables, OperationId::drive_to_device, kAfterPause, {4 << 20}).prepare();
+      find(tables, OperationId::drive_to_device, kAfterIdle, {4 << 20}).prepare();
   EXPECT_EQ(writer->writes, 16);
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
@@ -199,14 +199,14 @@ TEST_F(StorageMeasures, NoticeALoadThatDidNotArrive) {
   const Target target{.device = device, .model = target_.model, .memory = target_.memory};
   const auto tables = plan_storage(target, bench_);
   const Sample sample =
-      find(tables, OperationId::drive_to_device, kAfterPause, {1 << 16}).prepare();
+      find(tables, OperationId::drive_to_device, kAfterIdle, {1 << 16}).prepare();
   EXPECT_THROW((void)sample(), DeviceError);
 }
 
 TEST_F(StorageMeasures, WriteUpToTheLargestRequestAfterAPause) {
   const auto tables = plan({});
   const Sample sample =
-      find(tables, OperationId::drive_write, kAfterPause, {kDriveRequestBytes, 1}).prepare();
+      find(tables, OperationId::drive_write, kAfterIdle, {kDriveRequestBytes, 1}).prepare();
   const std::int64_t writes = engine_->writes;
   (void)sample();
   EXPECT_EQ(engine_->writes, writes + 1);
@@ -433,13 +433,13 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
                 .seconds = seconds,
                 .passed = static_cast<double>(steady_clock().now_ns() - begin) * 1e-9};
   };
-  const Seen prefill = seen(kStep, {1, 8, 0});
+  const Seen prefill = seen(kCold, {1, 8, 0});
   EXPECT_GE(prefill.passed, std::chrono::duration<double>(kLongPause).count() + prefill.seconds);
   // The time excludes the pass before it.
-  const Seen second = seen(kPrefillSecond, {1, 8, 0});
+  const Seen second = seen(kSecond, {1, 8, 0});
   EXPECT_EQ(second.gemms, 2 * prefill.gemms);
   EXPECT_GT(second.passed, std::chrono::duration<double>(kLongPause).count() + second.seconds);
-  for (const Seen& run : {seen(kPrefillRun, {1, 8, 0}), seen(kDecodeRun, {1, 1, 127})}) {
+  for (const Seen& run : {seen(kWarm, {1, 8, 0}), seen(kDecodeWarm, {1, 1, 127})}) {
     EXPECT_EQ(run.gemms % prefill.gemms, 0);
     const std::int64_t times = run.gemms / prefill.gemms;
     // One before the run, and what takes 20 ms, at most 8.

@@ -85,7 +85,7 @@ TEST(Ratios, ReadsAreAsFastAsFios) {
   int cells = 0;
   for (const PlannedTable& table : plan_storage(target, bench)) {
     // fio reads without pauses. Its buffers are in small pages, so a long read needs more pieces.
-    if (table.table.operation != OperationId::drive_read || table.table.variant == kAfterPause) {
+    if (table.table.operation != OperationId::drive_read || table.table.variant == kAfterIdle) {
       continue;
     }
     for (const PlannedCell& cell : table.cells) {

@@ -23,6 +23,8 @@ constexpr const char* kPolicyKey = "policy";
 constexpr const char* kProfileKey = "profile";
 constexpr const char* kHardwareProfile = "/hardware/profile";
 constexpr const char* kHardwareGpus = "/hardware/gpus";
+constexpr const char* kHardwareSsd = "/hardware/ssd";
+constexpr const char* kContentionKey = "contention";
 
 /// A section of the config that may name a preset, and the folder its presets are in.
 struct Section {
@@ -91,16 +93,18 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
       at = &(*at)[index];
     } else {
       if (!at->is_object() && !at->is_null()) {
-        // "none" becomes an empty object, another text the name of a policy, or of the hardware of
-        // a group.
+        // "none" becomes an empty object, a rate the rate of a service curve, and another text the
+        // name of a policy, or of the hardware of a group.
         if (!at->is_string()) {
           problems.add_line(fmt::format("{}: {}: {} holds {}, which has no keys", origin,
                                         change.pointer, pointer, quote_json(*at)));
           return;
         }
         const std::string word = at->get<std::string>();
-        const bool is_preset = pointer.ends_with("/hardware");
-        *at = word == "none" ? Json::object() : Json{{is_preset ? kPresetKey : kPolicyKey, word}};
+        const char* key = pointer.ends_with("/hardware")         ? kPresetKey
+                          : parse_quantity<BytesPerSecond>(word) ? "rate"
+                                                                 : kPolicyKey;
+        *at = word == "none" ? Json::object() : Json{{key, word}};
       }
       if (!at->contains(part)) {
         problems.set_origin(pointer + "/" + escape_pointer(part), origin);
@@ -268,6 +272,28 @@ std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& override
   return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
 }
 
+/// Removes the contention on drives that a profile or a preset lists, if the config has no drives.
+void keep_installed(Json& hardware, const std::vector<Override>& overrides) {
+  bool has_drives = hardware.contains("ssd") && hardware["ssd"].is_object();
+  for (const Override& change : overrides) {
+    if (change.pointer == kHardwareSsd) {
+      has_drives = change.value.is_object();
+    }
+  }
+  if (has_drives || !hardware.contains(kContentionKey) || !hardware[kContentionKey].is_array()) {
+    return;
+  }
+  Json kept = Json::array();
+  for (const Json& item : hardware[kContentionKey]) {
+    const bool on_drives = item.is_object() && item.contains("on") && item["on"].is_string() &&
+                           item["on"].get_ref<const std::string&>().starts_with("ssd_");
+    if (!on_drives) {
+      kept.push_back(item);
+    }
+  }
+  hardware[kContentionKey] = std::move(kept);
+}
+
 /// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
 /// Measured values override the preset, and the config's own keys override both. Without a preset
 /// the profile describes the whole server. Returns the profile, or null if there is none.
@@ -309,9 +335,13 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   } else {
     problems.set_origin(pointer, source);
   }
+  const bool has_contention = own.is_object() && own.contains(kContentionKey);
   if (own.is_object()) {
     own.erase(kPresetKey);
     merge(base, own, pointer, origin, problems);
+  }
+  if (!has_contention) {
+    keep_installed(base, overrides);
   }
   hardware = std::move(base);
   return profile;

@@ -9,6 +9,12 @@ SimDuration times(SimDuration duration, double factor) {
   return duration_from_seconds(duration.seconds() * factor);
 }
 
+WarmUp times(const WarmUp& warm_up, double factor) {
+  return {.cold = times(warm_up.cold, factor),
+          .second = times(warm_up.second, factor),
+          .warm = times(warm_up.warm, factor)};
+}
+
 std::int64_t times(std::int64_t ticks, double factor) {
   const double paced = static_cast<double>(ticks) * factor;
   constexpr double kMost = 9.2e18;
@@ -29,13 +35,11 @@ Pace pace_of(std::span<const ComputedWork> work, const TimingModel& timing) {
     if (!w.parts.empty()) {
       measured_prefill += w.seconds;
       predicted_prefill +=
-          timing.iteration(w.parts, w.batch, w.context).taken(w.passes_before).seconds();
+          timing.iteration(w.parts, w.batch, w.context).after(w.passes_before).seconds();
       continue;
     }
     measured_decode += w.seconds;
-    if (w.passes_before == 1) {
-      predicted_decode += timing.decode_as_second().seconds();
-    }
+    predicted_decode += timing.decode_warm_up(w.passes_before).seconds();
     for (std::int64_t i = 0; i < w.iterations; ++i) {
       predicted_decode +=
           timing.decode_duration(w.batch, w.context + Tokens(w.batch * i)).seconds();
@@ -67,9 +71,7 @@ std::span<const std::int64_t> PacedTiming::window_slopes(std::int64_t batch) con
   return found->second;
 }
 
-SimDuration PacedTiming::decode_as_second() const {
-  return times(timing_.decode_as_second(), pace_.decode);
-}
+WarmUp PacedTiming::warm_up() const { return times(timing_.warm_up(), pace_.decode); }
 
 SimDuration PacedTiming::decode_layer(std::int64_t batch, Tokens context) const {
   return times(timing_.decode_layer(batch, context), pace_.decode);
@@ -80,8 +82,7 @@ PrefillTime PacedTiming::iteration(std::span<const PrefillPart> parts, std::int6
   PrefillTime time = timing_.iteration(parts, batch, context);
   time.total = times(time.total, pace_.prefill);
   time.layer = times(time.layer, pace_.prefill);
-  time.less_second = times(time.less_second, pace_.prefill);
-  time.less_in_run = times(time.less_in_run, pace_.prefill);
+  time.warm_up = times(time.warm_up, pace_.prefill);
   return time;
 }
 

@@ -29,7 +29,8 @@ class PacedTiming final : public TimingModel {
   PacedTiming(const TimingModel& timing, const Pace& pace) : timing_(timing), pace_(pace) {}
 
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t batch) const override;
-  [[nodiscard]] SimDuration decode_as_second() const override;
+  [[nodiscard]] WarmUp warm_up() const override;
+  [[nodiscard]] SimDuration idle_gap() const override { return timing_.idle_gap(); }
   [[nodiscard]] SimDuration decode_layer(std::int64_t batch, Tokens context) const override;
   [[nodiscard]] std::span<const Tokens> windows() const override { return timing_.windows(); }
   [[nodiscard]] std::span<const std::int64_t> window_slopes(std::int64_t batch) const override;

@@ -94,10 +94,10 @@ TEST(HardwareFiles, TheBoxOfEightH100CostsWhatItsInstanceDoes) {
   EXPECT_EQ(box.gpus, 8);
   EXPECT_EQ(box.dram->capacity, 2_TiB);
   EXPECT_EQ(box.ssd->capacity, Bytes(8 * std::int64_t{3'840'000'000'000}));
-  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.forward.value, 8 * 6.9e9);
-  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.backward.value, 8 * 4.1e9);
+  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.forward.rate.value, 8 * 6.9e9);
+  EXPECT_DOUBLE_EQ(box.ssd->bandwidth.backward.rate.value, 8 * 4.1e9);
   // 8 x 52.8 GB/s of links are within 450 GB/s of host memory, which are within 16 x 38.4.
-  EXPECT_LT(host_link(box).forward, *box.dram->bandwidth);
+  EXPECT_LT(host_link(box).forward.rate, *box.dram->bandwidth);
   EXPECT_LT(*box.dram->bandwidth, BytesPerSecond(16 * 38.4e9));
   const auto gib = [](Bytes bytes) { return static_cast<double>(bytes.value) / (1 << 30); };
   EXPECT_NEAR(8 * box.gpu.price.value + gib(box.dram->capacity) * box.dram->price.value +
@@ -127,7 +127,8 @@ TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
   // 2K tokens of LLaMA-65B are 5 GiB and load in 192 ms at the paper's rounding; here 5.37e9 B /
   // 26e9 B/s = 206 ms.
   EXPECT_NEAR(
-      transfer_duration(kv_bytes(load_model("llama-65b"), 2048_tokens), hardware.links.pcie.forward)
+      transfer_duration(kv_bytes(load_model("llama-65b"), 2048_tokens),
+                        hardware.links.pcie.forward.rate)
           .seconds(),
       0.192, 0.015);
 }
@@ -157,45 +158,119 @@ TEST(HardwareConfig, NamesTheTwoWaysOfEachLink) {
   json["links"]["pcie"] = Json{{"to_device", "1GB/s"}, {"to_host", "2GB/s"}, {"both", "3GB/s"}};
   json["ssd"]["bandwidth"] = Json{{"read", "4GB/s"}, {"write", "5GB/s"}, {"both", "6GB/s"}};
   const auto hardware = test::read_config_json<HardwareConfig>(json);
-  EXPECT_EQ(hardware.links.pcie.forward, BytesPerSecond(1e9));
-  EXPECT_EQ(hardware.links.pcie.backward, BytesPerSecond(2e9));
+  EXPECT_EQ(hardware.links.pcie.forward.rate, BytesPerSecond(1e9));
+  EXPECT_EQ(hardware.links.pcie.backward.rate, BytesPerSecond(2e9));
   EXPECT_EQ(hardware.links.pcie.both, BytesPerSecond(3e9));
-  EXPECT_EQ(hardware.ssd->bandwidth.forward, BytesPerSecond(4e9));
-  EXPECT_EQ(hardware.ssd->bandwidth.backward, BytesPerSecond(5e9));
+  EXPECT_EQ(hardware.ssd->bandwidth.forward.rate, BytesPerSecond(4e9));
+  EXPECT_EQ(hardware.ssd->bandwidth.backward.rate, BytesPerSecond(5e9));
   EXPECT_EQ(hardware.ssd->bandwidth.both, BytesPerSecond(6e9));
 }
 
-TEST(HardwareConfig, SharesBesideOtherWorkDefaultToOne) {
+TEST(HardwareConfig, ReadsAServiceCurveOrItsRateAlone) {
   Json json = a100_json();
-  const auto plain = test::read_config_json<HardwareConfig>(json);
-  EXPECT_EQ(plain.links.pcie.beside_compute, HostLinkShares());
-  EXPECT_EQ(plain.ssd->bandwidth.beside_copies, DriveShares());
-  json["links"]["pcie"]["beside_compute"] = Json{{"to_device", 1}, {"to_host", 1.0}};
-  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", 1}, {"write", 1}};
-  const auto all = test::read_config_json<HardwareConfig>(json);
-  EXPECT_EQ(all, plain);
-  EXPECT_EQ(write_value(all).dump(), write_value(plain).dump());
-  json["links"]["pcie"]["beside_compute"] = Json{{"to_host", 0.8}};
-  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", 0.5}, {"write", 0.25}};
-  const auto less = test::read_config_json<HardwareConfig>(json);
-  EXPECT_EQ(less.links.pcie.beside_compute.forward, 1);
-  EXPECT_EQ(less.links.pcie.beside_compute.backward, 0.8);
-  EXPECT_EQ(less.ssd->bandwidth.beside_copies.forward, 0.5);
-  EXPECT_EQ(less.ssd->bandwidth.beside_copies.backward, 0.25);
-  EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(less)), less);
+  json["ssd"]["bandwidth"]["read"] =
+      Json{{"rate", "5GB/s"}, {"latency", "80us"}, {"alone", "1.5GB/s"}, {"depth", "1MiB"}};
+  json["ssd"]["bandwidth"]["write"] = Json{{"rate", "5GB/s"}};
+  json["ssd"]["bandwidth"]["load"] =
+      Json{{"latency", "2ms"}, {"alone", "1GB/s"}, {"depth", "4MiB"}};
+  const auto hardware = test::read_config_json<HardwareConfig>(json);
+  const SsdCurves& drives = hardware.ssd->bandwidth;
+  EXPECT_EQ(drives.forward.rate, BytesPerSecond(5e9));
+  EXPECT_EQ(drives.forward.latency, SimDuration(80'000));
+  EXPECT_EQ(drives.forward.alone, BytesPerSecond(1.5e9));
+  EXPECT_EQ(drives.forward.depth, Bytes(1 << 20));
+  EXPECT_EQ(drives.load->alone, BytesPerSecond(1e9));
+  const Json written = write_value(hardware)["ssd"]["bandwidth"];
+  EXPECT_EQ(written["read"], json["ssd"]["bandwidth"]["read"]);
+  EXPECT_EQ(written["write"], "5GB/s") << "a curve of a rate alone";
+  EXPECT_EQ(test::read_config_json<HardwareConfig>(write_value(hardware)), hardware);
 }
 
-TEST(HardwareConfig, RefusesInvalidShares) {
+TEST(HardwareConfig, RefusesInvalidCurves) {
   Json json = a100_json();
-  json["links"]["pcie"]["beside_compute"] = Json{{"to_device", 0}, {"to_host", 1.5}};
-  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", -0.5}, {"write", "half"}};
+  Json& drives = json["ssd"]["bandwidth"];
+  drives["read"] = Json{{"latency", "11s"}, {"alone", "1B/s"}, {"depht", "1MiB"}};
+  drives["write"] = 5;
+  EXPECT_EQ(problems_of<HardwareConfig>(json),
+            (Lines{"/ssd/bandwidth/read/rate: missing key",
+                   "/ssd/bandwidth/read/latency: expected a duration >= 0 and <= 10s such as "
+                   "\"360ms\", got \"11s\"",
+                   "/ssd/bandwidth/read/alone: expected a bandwidth >= 1kB/s such as \"26GB/s\", got "
+                   "\"1B/s\"",
+                   "/ssd/bandwidth/read/depht: unknown key (did you mean \"depth\"?)",
+                   "/ssd/bandwidth/write: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+                   "5"}));
+  HardwareConfig hardware = load_hardware();
+  hardware.ssd->bandwidth.backward.alone = BytesPerSecond(1e9);
+  hardware.ssd->bandwidth.load = CurveStart{.alone = BytesPerSecond(1e9)};
+  Problems problems;
+  check_hardware(hardware, "/hardware", problems);
+  EXPECT_EQ(problems.lines(),
+            (Lines{"/hardware/ssd/bandwidth/write/depth: expected the bytes that move at the rate "
+                   "\"alone\", got 0B",
+                   "/hardware/ssd/bandwidth/load/depth: expected the bytes that move at the rate "
+                   "\"alone\", got 0B"}));
+}
+
+TEST(HardwareConfig, NamesTheSuccessorsOfKeysThatAreGone) {
+  Json json = a100_json();
+  json["links"]["pcie"]["latency"] = "10us";
+  json["links"]["pcie"]["beside_compute"] = Json{{"to_host", 0.8}};
+  json["ssd"]["bandwidth"]["latency"] = "80us";
+  json["ssd"]["bandwidth"]["beside_copies"] = Json{{"read", 0.5}};
+  json["ssd"]["bandwidth"]["one_request"] = "none";
+  json["ssd"]["bandwidth"]["one_load"] = "none";
   EXPECT_EQ(
       problems_of<HardwareConfig>(json),
-      (Lines{
-          "/ssd/bandwidth/beside_copies/read: expected a number >= 0.001 and <= 1, got -0.5",
-          "/ssd/bandwidth/beside_copies/write: expected a number >= 0.001 and <= 1, got \"half\"",
-          "/links/pcie/beside_compute/to_device: expected a number >= 0.001 and <= 1, got 0",
-          "/links/pcie/beside_compute/to_host: expected a number >= 0.001 and <= 1, got 1.5"}));
+      (Lines{"/ssd/bandwidth/latency: this key is gone: write it into the curves \"read\" and "
+             "\"write\"",
+             "/ssd/bandwidth/beside_copies: this key is gone: write /hardware/contention, with "
+             "\"while\": \"pcie\"",
+             "/ssd/bandwidth/one_request: this key is gone: write \"alone\" and \"depth\" into the "
+             "curves \"read\" and \"write\"",
+             "/ssd/bandwidth/one_load: this key is gone: write \"load\": {\"latency\", \"alone\", "
+             "\"depth\"}",
+             "/links/pcie/latency: this key is gone: write it into the curves \"to_device\" and "
+             "\"to_host\"",
+             "/links/pcie/beside_compute: this key is gone: write /hardware/contention, with "
+             "\"while\": \"compute\""}));
+}
+
+TEST(HardwareConfig, ListsContention) {
+  Json json = a100_json();
+  EXPECT_FALSE(write_value(test::read_config_json<HardwareConfig>(json)).contains("contention"));
+  json["contention"] = Json::parse(R"([{"on": "ssd_read", "while": "pcie", "left": 0.5},
+                                       {"on": "pcie_to_host", "while": "compute", "left": 0.8}])");
+  const auto hardware = test::read_config_json<HardwareConfig>(json);
+  EXPECT_EQ(hardware.contention,
+            (std::vector<Contention>{{ContendedWay::ssd_read, ContendingWork::pcie, 0.5},
+                                     {ContendedWay::pcie_to_host, ContendingWork::compute, 0.8}}));
+  EXPECT_EQ(write_value(hardware)["contention"], json["contention"]);
+}
+
+TEST(HardwareConfig, RefusesContentionThatIsListedTwiceOrHasNoLink) {
+  Json json = a100_json();
+  json["contention"] = Json::parse(R"([{"on": "ssd", "while": "pcie", "left": 1.5}, {}])");
+  EXPECT_EQ(problems_of<HardwareConfig>(json),
+            (Lines{"/contention/0/on: expected one of pcie_to_device, pcie_to_host, ssd_read, "
+                   "ssd_write, got \"ssd\"",
+                   "/contention/0/left: expected a number >= 0.001 and <= 1, got 1.5",
+                   "/contention/1/on: missing key", "/contention/1/while: missing key",
+                   "/contention/1/left: missing key"}));
+  HardwareConfig hardware = load_hardware();
+  using enum ContendedWay;
+  hardware.contention = {{ssd_write, ContendingWork::pcie, 0.5},
+                         {pcie_to_host, ContendingWork::pcie, 0.5},
+                         {pcie_to_host, ContendingWork::compute, 0.5},
+                         {pcie_to_host, ContendingWork::compute, 0.7}};
+  hardware.ssd.reset();
+  Problems problems;
+  check_hardware(hardware, "/hardware", problems);
+  EXPECT_EQ(problems.lines(),
+            (Lines{"/hardware/contention/0/on: ssd_write needs /hardware/ssd",
+                   "/hardware/contention/1/while: pcie_to_host is a way of pcie, whose transfers "
+                   "share its rate",
+                   "/hardware/contention/3: pcie_to_host while compute is listed twice"}));
 }
 
 TEST(HardwareConfig, ReportsEveryProblemOfAFile) {
@@ -238,7 +313,7 @@ TEST(HardwareConfig, EveryFigureButSourcesAndMemoriesIsRequired) {
 TEST(HardwareConfig, RefusesALinkThatIsSlowerBothWaysThanOneWay) {
   HardwareConfig hardware = load_hardware();
   hardware.links.pcie.both = BytesPerSecond(25e9);
-  hardware.ssd->bandwidth.backward = BytesPerSecond(6e9);
+  hardware.ssd->bandwidth.backward.rate = BytesPerSecond(6e9);
   Problems problems;
   check_hardware(hardware, "/hardware", problems);
   EXPECT_EQ(problems.lines(),
@@ -269,16 +344,20 @@ TEST(HardwareConfig, EveryGpuHasAHostLinkUnlessTheServerHasOne) {
   HardwareConfig hardware = load_hardware();
   hardware.gpus = 8;
   EXPECT_EQ(hardware.links.pcie.of, HostLinkOf::server);
-  EXPECT_EQ(host_link(hardware).forward, BytesPerSecond(26e9));
-  EXPECT_EQ(HostLinkLimits().of, HostLinkOf::gpu);
+  EXPECT_EQ(host_link(hardware).forward.rate, BytesPerSecond(26e9));
+  EXPECT_EQ(HostLinkCurves().of, HostLinkOf::gpu);
   hardware.links.pcie.of = HostLinkOf::gpu;
-  hardware.links.pcie.backward = BytesPerSecond(25e9);
-  hardware.links.pcie.latency = SimDuration(7);
-  EXPECT_EQ(host_link(hardware).forward, BytesPerSecond(8 * 26e9));
-  EXPECT_EQ(host_link(hardware).backward, BytesPerSecond(8 * 25e9));
+  hardware.links.pcie.backward.rate = BytesPerSecond(25e9);
+  hardware.links.pcie.forward.latency = SimDuration(7);
+  hardware.links.pcie.forward.alone = BytesPerSecond(2e9);
+  hardware.links.pcie.forward.depth = Bytes(1000);
+  EXPECT_EQ(host_link(hardware).forward.rate, BytesPerSecond(8 * 26e9));
+  EXPECT_EQ(host_link(hardware).backward.rate, BytesPerSecond(8 * 25e9));
   EXPECT_EQ(host_link(hardware).both, BytesPerSecond(8 * 42e9));
-  EXPECT_EQ(host_link(hardware).latency, SimDuration(7));
-  EXPECT_EQ(host_link(with_gpus(hardware, 1)), static_cast<DuplexLimits>(hardware.links.pcie));
+  EXPECT_EQ(host_link(hardware).forward.latency, SimDuration(7));
+  EXPECT_EQ(host_link(hardware).forward.alone, BytesPerSecond(8 * 2e9));
+  EXPECT_EQ(host_link(hardware).forward.depth, Bytes(8000));
+  EXPECT_EQ(host_link(with_gpus(hardware, 1)), static_cast<DuplexCurves>(hardware.links.pcie));
 }
 
 TEST(HardwareConfig, SeveralHostLinksNeedTheBandwidthOfTheHostsMemory) {
@@ -314,7 +393,7 @@ TEST(HardwareConfig, RefusesFiguresThatNoMachineHas) {
   json["ssd"]["price"] = "40000$/GiB over 4y";
   json["ssd"]["bandwidth"] = Json{{"read", "55TB/s"}, {"write", "5GB/s"}, {"both", "99kB/s"}};
   json["links"]["pcie"]["to_device"] = "52.8TB/s";
-  json["links"]["pcie"]["latency"] = "11s";
+  json["links"]["pcie"]["to_host"] = Json{{"rate", "52.8GB/s"}, {"latency", "11s"}};
   json["links"]["gpu"] = Json{{"bandwidth", "450TB/s"}, {"latency", "1min"}};
   json["efficiency"]["iteration_overhead"] = "4h";
   EXPECT_EQ(
@@ -342,7 +421,7 @@ TEST(HardwareConfig, RefusesFiguresThatNoMachineHas) {
              "\"99kB/s\"",
              "/links/pcie/to_device: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
              "\"26GB/s\", got \"52.8TB/s\"",
-             "/links/pcie/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
+             "/links/pcie/to_host/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
              "\"11s\"",
              "/links/gpu/bandwidth: expected a bandwidth >= 0 and <= 10TB/s such as \"26GB/s\", "
              "got \"450TB/s\"",

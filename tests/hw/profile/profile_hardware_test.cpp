@@ -49,11 +49,12 @@ TEST(MeasuredHardware, TakesTheBestRateOfEachWay) {
   add_table(profile, drive_mix, "random", {cell({100, 4, 100}, 0.001), cell({100, 4, 50}, 0.02)});
   add_table(profile, control_step, "scheduler_step", {cell({8}, 2e-6), cell({1}, 1e-6)});
   EXPECT_EQ(measured_hardware(profile),
-            Json::parse(R"({"links": {"pcie": {"to_device": "4kB/s", "to_host": "2kB/s",
-                                               "both": "5kB/s", "latency": "3us",
-                                               "of": "gpu"}},
-                            "ssd": {"bandwidth": {"read": "10kB/s", "write": "2.5kB/s",
-                                                  "both": "10kB/s", "latency": "20ms"},
+            Json::parse(R"({"links": {"pcie": {"to_device": {"rate": "4kB/s", "latency": "3us"},
+                                               "to_host": {"rate": "2kB/s", "latency": "3us"},
+                                               "both": "5kB/s", "of": "gpu"}},
+                            "ssd": {"bandwidth": {"read": {"rate": "10kB/s", "latency": "20ms"},
+                                                  "write": {"rate": "2.5kB/s", "latency": "20ms"},
+                                                  "both": "10kB/s"},
                                     "block": "100B"},
                             "efficiency": {"iteration_overhead": "2us"}})"));
 }
@@ -121,64 +122,67 @@ TEST(MeasuredHardware, TakesLatenciesAndOverheadsFromWaitingThreads) {
   add_table(profile, copy_h2d, "pinned", {cell({9000, 1}, 1)});
   add_table(profile, call_overhead, "event", {cell({}, 3e-6)});
   add_table(profile, drive_read, "random", {cell({100, 1}, 0.02), cell({100, 4}, 0.01)});
-  add_table(profile, drive_read, kAfterPause, {cell({200, 1}, 0.05)});
-  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "3us");
-  EXPECT_EQ(
-      measured_hardware(profile)["ssd"],
-      Json::parse(R"({"bandwidth": {"read": "10kB/s", "latency": "50ms"}, "block": "100B"})"));
+  add_table(profile, drive_read, kAfterIdle, {cell({200, 1}, 0.05)});
+  const auto latency = [&] {
+    return measured_hardware(profile)["links"]["pcie"]["to_device"]["latency"];
+  };
+  EXPECT_EQ(latency(), "3us");
+  EXPECT_EQ(measured_hardware(profile)["ssd"],
+            Json::parse(R"({"bandwidth": {"read": {"rate": "10kB/s", "latency": "50ms"}},
+                            "block": "100B"})"));
   EXPECT_FALSE(measured_hardware(profile).contains("efficiency"));
   add_table(profile, call_overhead, "transfer", {cell({}, 7e-6)});
   add_table(profile, call_overhead, "hand_over", {cell({}, 4e-6)});
-  EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["latency"], "7us");
+  EXPECT_EQ(latency(), "7us");
   EXPECT_EQ(measured_hardware(profile)["efficiency"],
             Json::parse(R"({"command_overhead": "8us"})"));
 }
 
-TEST(MeasuredHardware, TakesOneRequestFromTheLargestBlockAfterAPause) {
+TEST(MeasuredHardware, TakesQueueDepthOneFromTheLargestBlockAfterIdleTime) {
   Profile profile = tiny_profile();
   using enum OperationId;
   add_table(profile, drive_read, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
   add_table(profile, drive_write, "burst", {cell({400, 4}, 0.01)});   // 40 kB/s
-  add_table(profile, drive_read, kAfterPause, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
   const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
-  EXPECT_FALSE(bandwidth().contains("one_request"));
+  EXPECT_EQ(bandwidth(), Json::parse(R"({"read": "100kB/s", "write": "40kB/s"})"));
   // The latency is that of the smallest read; 400 bytes took 0.25 and 0.5 s more.
-  add_table(profile, drive_write, kAfterPause, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
-  EXPECT_EQ(bandwidth()["latency"], "500ms");
-  EXPECT_EQ(bandwidth()["one_request"],
-            Json::parse(R"({"size": "400B", "read": "1.6kB/s", "write": "800B/s"})"));
-  // Tables of one size, or none.
-  profile.tables.back().cells.back() = cell({300, 1}, 1);
-  EXPECT_FALSE(bandwidth().contains("one_request"));
-  // One request is never faster than many.
+  add_table(profile, drive_read, kAfterIdle, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
+  add_table(profile, drive_write, kAfterIdle, {cell({100, 1}, 0.875), cell({400, 1}, 1)});
+  EXPECT_EQ(bandwidth()["read"],
+            Json::parse(R"({"rate": "100kB/s", "latency": "500ms", "alone": "1.6kB/s",
+                            "depth": "400B"})"));
+  EXPECT_EQ(bandwidth()["write"],
+            Json::parse(R"({"rate": "40kB/s", "latency": "500ms", "alone": "800B/s",
+                            "depth": "400B"})"));
+  // One block is never faster than many.
   for (const double seconds : {0.501, 0.4}) {
     profile.tables.back().cells.back() = cell({400, 1}, seconds);
-    EXPECT_EQ(bandwidth()["one_request"]["write"], "40kB/s");
+    EXPECT_EQ(bandwidth()["write"], Json::parse(R"({"rate": "40kB/s", "latency": "500ms"})"));
   }
 }
 
-TEST(MeasuredHardware, TakesOneLoadFromTheSmallestAndTheLargestAfterAPause) {
+TEST(MeasuredHardware, TakesTheStartOfLoadsFromTheSmallestAndTheLargestAfterIdleTime) {
   Profile profile = tiny_profile();
   using enum OperationId;
   add_table(profile, drive_read, "random", {cell({400, 4}, 0.004)});
   add_table(profile, drive_to_device, "read_to_device", {cell({100}, 9), cell({400}, 9)});
   const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
-  EXPECT_FALSE(bandwidth().contains("one_load"));
+  EXPECT_FALSE(bandwidth().contains("load"));
   // 300 bytes more by the faster way to copy take 1.5 s, and the first 100 half a second of 0.75.
-  add_table(profile, drive_to_device, kAfterPause, {cell({100}, 0.875), cell({400}, 2.25)});
+  add_table(profile, drive_to_device, kAfterIdle, {cell({100}, 0.875), cell({400}, 2.25)});
   profile.tables.back().method = kCopyEngine;
-  add_table(profile, drive_to_device, kAfterPause, {cell({100}, 0.75), cell({400}, 3)});
+  add_table(profile, drive_to_device, kAfterIdle, {cell({100}, 0.75), cell({400}, 3)});
   profile.tables.back().method = kAllProcessors;
-  EXPECT_EQ(bandwidth()["one_load"],
-            Json::parse(R"({"latency": "250ms", "size": "400B", "rate": "200B/s"})"));
+  EXPECT_EQ(bandwidth()["load"],
+            Json::parse(R"({"latency": "250ms", "alone": "200B/s", "depth": "400B"})"));
   // A small one that takes next to no time, and one that takes no longer than a larger one.
   profile.tables.back().cells.front() = cell({100}, 0.25);
-  EXPECT_EQ(bandwidth()["one_load"]["latency"], "0ns");
+  EXPECT_EQ(bandwidth()["load"]["latency"], "0ns");
   profile.tables.pop_back();
   profile.tables.back().cells.front() = cell({100}, 2.25);
-  EXPECT_FALSE(bandwidth().contains("one_load"));
+  EXPECT_FALSE(bandwidth().contains("load"));
   profile.tables.back().cells.pop_back();
-  EXPECT_FALSE(bandwidth().contains("one_load"));
+  EXPECT_FALSE(bandwidth().contains("load"));
 }
 
 TEST(MeasuredHardware, TakesTheShareOfADriveThatCopiesLeave) {
@@ -192,43 +196,45 @@ TEST(MeasuredHardware, TakesTheShareOfADriveThatCopiesLeave) {
   add_table(profile, drive_write, "sustained", {cell({kBlock, 4}, 0.02)});
   // 16 blocks in 160 ms, 10 ms each: 0.4. Writes in 96 ms, 6 ms each.
   add_table(profile, drive_beside_copies, "read", {cell({16 * kBlock}, 0.16)});
-  const auto shares = [&] {
-    return measured_hardware(profile)["ssd"]["bandwidth"]["beside_copies"];
-  };
-  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4})"));
+  const auto contention = [&] { return measured_hardware(profile)["contention"]; };
+  EXPECT_EQ(contention(), Json::parse(R"([{"on": "ssd_read", "while": "pcie", "left": 0.4}])"));
   add_table(profile, drive_beside_copies, "write", {cell({16 * kBlock}, 0.096)});
-  EXPECT_EQ(shares(), Json::parse(R"({"read": 0.4, "write": 1.0})"));
+  EXPECT_EQ(contention(), Json::parse(R"([{"on": "ssd_read", "while": "pcie", "left": 0.4},
+                                          {"on": "ssd_write", "while": "pcie", "left": 1.0}])"));
   // A share is at most 1.
   profile.tables.back().cells = {cell({16 * kBlock}, 0.08)};
-  EXPECT_EQ(shares()["write"], 1.0);
+  EXPECT_EQ(contention()[1]["left"], 1.0);
   profile.tables.back().cells = {cell({16 * kBlock}, 0.288)};
-  EXPECT_EQ(shares()["write"], 0.333);
+  EXPECT_EQ(contention()[1]["left"], 0.333);
 }
 
 TEST(MeasuredHardware, GivesNoShareOfADriveWhoseBlockWasNotMeasuredAlone) {
   Profile profile = tiny_profile();
   add_table(profile, OperationId::drive_read, "random", {cell({4096, 1}, 0.001)});
   add_table(profile, OperationId::drive_beside_copies, "read", {cell({1 << 24}, 1)});
-  EXPECT_FALSE(measured_hardware(profile)["ssd"]["bandwidth"].contains("beside_copies"));
+  EXPECT_FALSE(measured_hardware(profile).contains("contention"));
 }
 
 TEST(MeasuredHardware, TakesTheShareOfTheHostLinkThatComputingLeaves) {
   Profile profile = tiny_profile();
   using enum OperationId;
-  const auto shares = [&] { return measured_hardware(profile)["links"]["pcie"]["beside_compute"]; };
+  const auto contention = [&] { return measured_hardware(profile)["contention"]; };
   // Ratios of sizes measured both ways: 0.5, 0.8 and 0.9.
   add_table(profile, copy_beside_compute, "to_device",
             {cell({1000}, 2), cell({2000}, 2.5), cell({3000}, 3), cell({4000}, 99)});
   add_table(profile, copy_h2d, "pageable", {cell({1000, 1}, 0.1)});
   add_table(profile, copy_h2d, "pinned",
             {cell({1000, 1}, 1), cell({1000, 10}, 9), cell({2000, 1}, 2), cell({3000, 1}, 2.7)});
-  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.8})"));
+  EXPECT_EQ(contention(),
+            Json::parse(R"([{"on": "pcie_to_device", "while": "compute", "left": 0.8}])"));
   // copy_h2d is not used if copy_duplex was measured. The lower of two shares counts, and a share
   // is at most 1.
   add_table(profile, copy_duplex, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
   add_table(profile, copy_duplex, "to_host", {cell({1000}, 1)});
   add_table(profile, copy_beside_compute, "to_host", {cell({1000}, 0.9)});
-  EXPECT_EQ(shares(), Json::parse(R"({"to_device": 0.2, "to_host": 1.0})"));
+  EXPECT_EQ(contention(),
+            Json::parse(R"([{"on": "pcie_to_device", "while": "compute", "left": 0.2},
+                            {"on": "pcie_to_host", "while": "compute", "left": 1.0}])"));
 }
 
 TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
@@ -240,6 +246,8 @@ TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
     add_table(profile, copy_duplex, variant, {cell({1000000}, 1)});
   }
   add_table(profile, drive_read, "random", {cell({100, 4}, 0.1)});
+  add_table(profile, drive_read, "random", {cell({kDriveRequestBytes, 4}, 1048.576)});
+  add_table(profile, drive_beside_copies, "read", {cell({kDriveRequestBytes}, 2048)});
   profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
   Problems problems;
   HardwareConfig hardware;
@@ -253,10 +261,12 @@ TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
   EXPECT_EQ(hardware.links.pcie.both.value, 2e6);
   EXPECT_EQ(hardware.links.pcie.of, HostLinkOf::gpu);
   EXPECT_FALSE(hardware.ssd);
+  EXPECT_TRUE(hardware.contention.empty());
   profile.storage =
       ProfileStorage{.file_system = "f", .engine = "e", .file = Bytes(1), .capacity = Bytes(4096)};
   EXPECT_EQ(described_hardware(profile)["ssd"]["capacity"], "4KiB");
   EXPECT_EQ(described_hardware(profile)["ssd"]["bandwidth"]["read"], "1kB/s");
+  EXPECT_EQ(described_hardware(profile)["contention"].size(), 1U);
 }
 
 }  // namespace

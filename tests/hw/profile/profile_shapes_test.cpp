@@ -162,7 +162,7 @@ TEST(CellGrids, KeepTheCellsOfATable) {
 
 TEST(CellGrids, AreRefusedIfTheirSizeIsWrong) {
   const auto problem = [](const char* grid) {
-    const std::string text = std::string(R"({"format": "kvtier.profile/2", "name": "p",
+    const std::string text = std::string(R"({"format": "kvtier.profile/3", "name": "p",
       "provenance": {"date": "d", "command": "c", "libraries": {}},
       "device": {"name": "d", "driver": "d", "memory": "1GiB", "peak": "1TFLOP/s",
                  "memory_bandwidth": "1TB/s", "limits_source": "s"},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
@@ -64,26 +65,54 @@ TEST(ProfileFile, HasOneLineForEachCell) {
 
 TEST(ProfileFile, ReportsOnlyTheVersionIfItDiffers) {
   EXPECT_EQ(problems_after([](Json& json) {
-              json["format"] = "kvtier.profile/3";
+              json["format"] = "kvtier.profile/4";
               json["cells"] = 1;
             }),
-            Lines{"p.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/3\": "
+            Lines{"p.json: /format: expected \"kvtier.profile/3\", got \"kvtier.profile/4\": "
                   "measure again, or use the release that wrote it"});
 }
 
-TEST(ProfileFile, RefusesOldNamesOfOperationsAndGivesTheNewOnes) {
-  EXPECT_EQ(problems_after([](Json& json) {
-              json["format"] = "kvtier.profile/1";
-              json["tables"] = {{{"operation", "G1"}},
-                                {{"operation", "D4"}},
-                                {{"operation", "G1"}},
-                                {{"operation", 3}},
-                                7};
-            }),
-            (Lines{"p.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/1\": "
-                   "measure again, or use the release that wrote it",
-                   "p.json: /tables/0/operation: \"G1\" is called \"gemm\" now",
-                   "p.json: /tables/1/operation: \"D4\" is called \"drive_to_device\" now"}));
+TEST(ProfileFile, RefusesEarlierFormatsWithTheCommandThatConvertsThem) {
+  for (const char* format : {"kvtier.profile/1", "kvtier.profile/2"}) {
+    EXPECT_EQ(problems_after([format](Json& json) { json["format"] = format; }),
+              Lines{fmt::format("p.json: /format: expected \"kvtier.profile/3\", got \"{}\": convert "
+                                "it with kvtier calibrate --convert p.json --out NEW",
+                                format)});
+  }
+}
+
+TEST(ConvertProfile, RenamesOperationsAndVariants) {
+  const Json old = Json::parse(R"({"format": "kvtier.profile/2", "tables": [
+      {"operation": "model_step", "variant": "step"},
+      {"operation": "model_step", "variant": "prefill_second"},
+      {"operation": "model_step", "variant": "prefill_run"},
+      {"operation": "model_step", "variant": "decode_run"},
+      {"operation": "drive_read", "variant": "after_pause"},
+      {"operation": "G1", "variant": "step"},
+      {"operation": "drive_write", "variant": "burst"}, 3]})");
+  EXPECT_EQ(convert_profile(old, "p.json"), Json::parse(R"({"format": "kvtier.profile/3", "tables": [
+      {"operation": "model_step", "variant": "cold"},
+      {"operation": "model_step", "variant": "second"},
+      {"operation": "model_step", "variant": "warm"},
+      {"operation": "model_step", "variant": "decode_warm"},
+      {"operation": "drive_read", "variant": "after_idle"},
+      {"operation": "gemm", "variant": "step"},
+      {"operation": "drive_write", "variant": "burst"}, 3]})"));
+}
+
+TEST(ConvertProfile, RefusesOtherFormats) {
+  const auto problems = [](const Json& json) {
+    try {
+      (void)convert_profile(json, "p.json");
+    } catch (const ConfigError& error) {
+      return error.problems();
+    }
+    return Lines{};
+  };
+  const std::string expected =
+      "p.json: /format: expected one of kvtier.profile/1, kvtier.profile/2, got ";
+  EXPECT_EQ(problems({{"format", "kvtier.profile/3"}}), Lines{expected + "\"kvtier.profile/3\""});
+  EXPECT_EQ(problems(Json::array()), Lines{expected + "none"});
 }
 
 TEST(ProfileFile, ReportsEveryBadValueAtOnce) {
@@ -155,14 +184,14 @@ TEST(ProfileFile, RefusesStepsOfNoRequestsAndRunsOfMoreThanDecode) {
       table["cells"] = Json::array({cell});
     });
   };
-  EXPECT_EQ(with("step", Json::array({1, 4, 0})), Lines{});
-  EXPECT_EQ(with("decode_run", Json::array({4, 1, 0})), Lines{});
+  EXPECT_EQ(with("cold", Json::array({1, 4, 0})), Lines{});
+  EXPECT_EQ(with("decode_warm", Json::array({4, 1, 0})), Lines{});
   EXPECT_EQ(
-      with("step", Json::array({0, 4, 0})),
+      with("cold", Json::array({0, 4, 0})),
       Lines{"p.json: /tables/0/cells/0/at: expected at least one request and at least one new "
             "token of each, got [0, 4, 0]"});
   EXPECT_EQ(
-      with("decode_run", Json::array({1, 2, 0})),
+      with("decode_warm", Json::array({1, 2, 0})),
       Lines{"p.json: /tables/0/cells/0/at: expected at least one request and one new token of "
             "each, got [1, 2, 0]"});
 }

@@ -207,7 +207,7 @@ TEST(ProfileDecode, NeverFallsFromOneTokenToTheNext) {
 }
 
 ProfileTable& add_runs(Profile& profile, std::vector<ProfileCell> cells) {
-  ProfileTable runs{.operation = OperationId::model_step, .variant = kDecodeRun};
+  ProfileTable runs{.operation = OperationId::model_step, .variant = kDecodeWarm};
   runs.shape = step_shape(tiny_model(), 2);
   runs.axes = {"requests", "new_tokens", "past_tokens"};
   runs.cells = std::move(cells);
@@ -246,8 +246,8 @@ TEST(ProfileDecode, IsCorrectedByTheMedianOfMeasuredRuns) {
   EXPECT_NEAR(seconds_with({cell({1, 1, 7}, 0.5)}), 4, kRounding);
 }
 
-// Four tokens after 8 take 24 s with the overhead of an iteration (1 s), 26 after a pause.
-TEST(ProfilePrefill, TakesLessInARun) {
+// Four tokens after 8 take 24 s with the overhead of an iteration (1 s), 26 after idle time.
+TEST(ProfilePrefill, HasTheMeasuredWarmUp) {
   Profile profile = tiny_profile();
   const auto add = [&](const char* variant, std::vector<ProfileCell> cells) {
     add_runs(profile, std::move(cells)).variant = variant;
@@ -256,33 +256,54 @@ TEST(ProfilePrefill, TakesLessInARun) {
   const auto time = [&](KeyPositions positions) {
     return timing_of(profile, 4, positions).prefill(part);
   };
-  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
-  add(kStep, {cell({1, 4, 8}, 25)});
-  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
-  add(kPrefillRun, {cell({1, 4, 8}, 20)});
+  const auto less = [&](KeyPositions positions, std::int64_t passes) {
+    return (time(positions).after(0) - time(positions).after(passes)).seconds();
+  };
+  EXPECT_EQ(less(KeyPositions::decoupled, 2), 0);
+  add(kCold, {cell({1, 4, 8}, 25)});
+  EXPECT_EQ(less(KeyPositions::decoupled, 2), 0);
+  add(kWarm, {cell({1, 4, 8}, 20)});
   for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
     EXPECT_NEAR(time(positions).total.seconds(), 26, kRounding);
-    EXPECT_NEAR(time(positions).less_in_run.seconds(), 5, kRounding);
+    EXPECT_NEAR(less(positions, 2), 5, kRounding);
   }
   // As a second pass 23 s with the overhead, and decode 2 s more than in a run.
-  EXPECT_NEAR(time(KeyPositions::decoupled).less_second.seconds(), 5, kRounding);
-  add(kPrefillSecond, {cell({1, 4, 8}, 22)});
+  EXPECT_NEAR(less(KeyPositions::decoupled, 1), 5, kRounding);
+  add(kSecond, {cell({1, 4, 8}, 22)});
   for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
-    EXPECT_NEAR(time(positions).less_second.seconds(), 3, kRounding);
-    EXPECT_NEAR(timing_of(profile, 4, positions).decode_as_second().seconds(), 2, kRounding);
+    EXPECT_NEAR(less(positions, 1), 3, kRounding);
+    EXPECT_NEAR(timing_of(profile, 4, positions).decode_warm_up(1).seconds(), 2, kRounding);
   }
   // Between the two others.
-  for (const auto& [seconds, less] : {std::pair(30, 0), std::pair(18, 5)}) {
+  for (const auto& [seconds, saved] : {std::pair(30, 0), std::pair(18, 5)}) {
     profile.tables.back().cells = {cell({1, 4, 8}, seconds)};
-    EXPECT_NEAR(time(KeyPositions::decoupled).less_second.seconds(), less, kRounding);
+    EXPECT_NEAR(less(KeyPositions::decoupled, 1), saved, kRounding);
   }
   profile.tables.pop_back();
   // At most the time after a pause, and at least attention and the work outside of layers. It saves
   // at most the matrices of both layers, 12 s, and the 2 s after a pause.
   profile.tables.back().cells = {cell({1, 4, 8}, 27)};
-  EXPECT_EQ(time(KeyPositions::decoupled).less_in_run, SimDuration(0));
+  EXPECT_EQ(less(KeyPositions::decoupled, 2), 0);
   profile.tables.back().cells = {cell({1, 4, 8}, 1)};
-  EXPECT_NEAR(time(KeyPositions::decoupled).less_in_run.seconds(), 14, kRounding);
+  EXPECT_NEAR(less(KeyPositions::decoupled, 2), 14, kRounding);
+}
+
+// Half of the additional 8 ms: 10.5 + 4 = 14.5 ms.
+TEST(ProfileTiming, TakesTheIdleGapFromPassesAfterIdleTime) {
+  Profile profile = tiny_profile();
+  EXPECT_EQ(timing_of(profile, 4, KeyPositions::decoupled).idle_gap(), kUsualIdleGap);
+  ProfileTable passes{.operation = OperationId::idle_pass, .variant = "prefill"};
+  passes.shape = step_shape(tiny_model(), 2);
+  passes.axes = {"idle_us"};
+  passes.cells = {cell({1000}, 0.0105), cell({100000}, 0.0185), cell({3000}, 0.014),
+                  cell({30000}, 0.015)};
+  profile.tables.push_back(passes);
+  for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
+    EXPECT_EQ(timing_of(profile, 4, positions).idle_gap(), 30_ms);
+  }
+  // Idle time costs nothing.
+  profile.tables.back().cells[1] = cell({100000}, 0.0105);
+  EXPECT_EQ(timing_of(profile, 4, KeyPositions::decoupled).idle_gap(), kUsualIdleGap);
 }
 
 TEST(ProfileDecode, IsCorrectedOnlyInTheSettingOfMeasuredRuns) {

@@ -48,7 +48,7 @@ using Spans = std::vector<std::string>;
 /// `transfers` the backend is not watched.
 SpanRecorder observe(std::int64_t think, SimDuration latency = {}, bool transfers = true) {
   RunConfig config = tiny_config();
-  config.hardware.links.pcie.latency = latency;
+  set_latency(config.hardware.links.pcie, latency);
   config.system.tiers.dram = tier();
   config.system.load.buffers = 2;
   const PolicyRegistry registry = builtin_policies();

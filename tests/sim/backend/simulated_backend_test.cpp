@@ -76,22 +76,17 @@ TEST(DecodeSum, TakesEachIterationsPieceAtItsKnots) {
 class PieceTiming final : public TimingModel {
  public:
   PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside,
-              SimDuration less_in_run = SimDuration(0), SimDuration less_second = SimDuration(0))
+              const WarmUp& warm_up = {})
       : pieces_(std::move(pieces)),
         layer_(layer),
         outside_(outside),
-        less_in_run_(less_in_run),
-        less_second_(less_second) {}
+        warm_up_(warm_up) {}
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart>, std::int64_t,
                                       Tokens) const override {
-    return {.total = layer_ * kLayers + outside_,
-            .layer = layer_,
-            .less_second = less_second_,
-            .less_in_run = less_in_run_};
+    return {.total = layer_ * kLayers + outside_, .layer = layer_, .warm_up = warm_up_};
   }
-  [[nodiscard]] SimDuration decode_as_second() const override {
-    return less_in_run_ - less_second_;
-  }
+  [[nodiscard]] WarmUp warm_up() const override { return warm_up_; }
+  [[nodiscard]] SimDuration idle_gap() const override { return for_ms(20); }
   [[nodiscard]] const std::vector<DecodePiece>& decode(std::int64_t) const override {
     return pieces_;
   }
@@ -101,8 +96,7 @@ class PieceTiming final : public TimingModel {
   std::vector<DecodePiece> pieces_;
   SimDuration layer_;
   SimDuration outside_;
-  SimDuration less_in_run_;
-  SimDuration less_second_;
+  WarmUp warm_up_;
 };
 
 struct Stopped {
@@ -217,8 +211,7 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
 
 /// Time of a prefill whose load of `load` bytes begins at the same time.
 SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
-                         std::int64_t ready_layers, bool wait_for_all,
-                         const std::vector<Bytes>& up_to_layers = {},
+                         std::int64_t ready, bool whole, const std::vector<Bytes>& sizes = {},
                          SimDuration command_overhead = SimDuration(0)) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, outside);
   HardwareConfig hardware = tiny_hardware();
@@ -227,9 +220,7 @@ SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
   backend.set_timer(at_ms(7), 0);
   backend.wait();
   PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}};
-  command.ready_layers = ready_layers;
-  command.up_to_layers = up_to_layers;
-  command.wait_for_all_layers = wait_for_all;
+  command.schedule = {.ready = ready, .sizes = sizes, .whole = whole};
   TransferId transfer;
   if (load.value > 0) {
     transfer = backend.start_transfer(
@@ -259,10 +250,11 @@ TEST(SimulatedBackend, WorkOutsideTheLayersComesAfterThem) {
   EXPECT_EQ(prefill_time(for_ms(1), for_ms(2), Bytes(20000), 0, false), for_ms(23));
 }
 
-TEST(SimulatedBackend, APrefillTakesLessInARun) {
-  // Five layers of 2 ms and 1 ms; 3 ms less in a run, 1 ms as its second pass.
-  const PieceTiming timing({{Tokens(0), 1000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(1), for_ms(3),
-                           for_ms(1));
+TEST(SimulatedBackend, PassesAfterIdleTimeTakeTheirWarmUp) {
+  // Five layers of 2 ms and 1 ms, of which 1 ms is the overhead of a cold pass. A second pass has
+  // no overhead, and a warm one saves 2 ms.
+  const PieceTiming timing({{Tokens(0), 1000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(1),
+                           {.cold = for_ms(1), .second = for_ms(0), .warm = for_ms(-2)});
   SimulatedBackend backend(tiny_hardware(), kLayers, timing, DecodeStepping::closed_form);
   const PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(0)}, .key = {}};
   const auto wait_until = [&](SimTime time) {
@@ -284,12 +276,12 @@ TEST(SimulatedBackend, APrefillTakesLessInARun) {
   };
   EXPECT_EQ(prefill(), for_ms(11));
   EXPECT_EQ(prefill(), for_ms(10));
-  wait_until(backend.now() + kRunGap - SimDuration(1));
+  wait_until(backend.now() + timing.idle_gap() - SimDuration(1));
   EXPECT_EQ(prefill(), for_ms(8));
   EXPECT_EQ(decode(), for_ms(3));
-  wait_until(backend.now() + kRunGap);
+  wait_until(backend.now() + timing.idle_gap());
   EXPECT_EQ(prefill(), for_ms(11));
-  // The second pass of a run is longer by 2 ms than a later one.
+  // The second pass takes 2 ms longer than a warm one.
   EXPECT_EQ(decode(), for_ms(5));
   EXPECT_EQ(prefill(), for_ms(8));
   // With a load that ends after 7 ms, the last layer computes then. The time outside of layers is
@@ -314,11 +306,11 @@ TEST(SimulatedBackend, LayersLoadedBeforehandHideTheRest) {
 
 /// A transfer of so many bytes and a prefill that waits for it, on links with latencies.
 SimDuration prefill_time_with_latency(Medium from, SimDuration layer, Bytes load,
-                                      std::optional<OneRequest> one_request = {}) {
+                                      const CurveStart& drive = {}) {
   HardwareConfig hardware = tiny_hardware();
-  hardware.ssd->bandwidth.one_request = one_request;
-  hardware.links.pcie.latency = for_ms(5);
-  hardware.ssd->bandwidth.latency = for_ms(20);
+  static_cast<CurveStart&>(hardware.ssd->bandwidth.forward) = drive;
+  set_latency(hardware.links.pcie, for_ms(5));
+  set_latency(hardware.ssd->bandwidth, for_ms(20));
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, for_ms(0));
   SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
   PrefillCommand command{.part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}};
@@ -340,7 +332,8 @@ TEST(SimulatedBackend, ALoadsLatencyComesBeforeItsFirstLayer) {
 
 TEST(SimulatedBackend, ATransferOverTwoLinksWaitsForBoth) {
   const HardwareConfig hardware = tiny_hardware();
-  const double read = std::min(hardware.ssd->bandwidth.forward, hardware.links.pcie.forward).value;
+  const double read =
+      std::min(hardware.ssd->bandwidth.forward.rate, hardware.links.pcie.forward.rate).value;
   const SimDuration load = duration_from_seconds(10000 / read);
   // The last layer computes when all is there.
   const SimDuration layer(1);
@@ -348,11 +341,10 @@ TEST(SimulatedBackend, ATransferOverTwoLinksWaitsForBoth) {
               (for_ms(25) + load + layer).seconds(), 1e-8);
 }
 
-TEST(SimulatedBackend, ADrivesFirstRequestIsSpreadOverTheLayersOfALoad) {
+TEST(SimulatedBackend, TheStartOfADrivesCurveIsSpreadOverTheLayersOfALoad) {
   // 10,000 bytes take 10 ms and the first 4,000 of them 4 ms more. C = 3: 25 + 14 / 5 + 15; C = 1:
   // 25 + 14 + 1.
-  const OneRequest one{
-      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
+  const CurveStart one{.alone = BytesPerSecond(0.5e6), .depth = Bytes(4000)};
   EXPECT_EQ(prefill_time_with_latency(Medium::ssd, for_ms(3), Bytes(10000), one),
             SimDuration(42800000));
   EXPECT_EQ(prefill_time_with_latency(Medium::ssd, for_ms(1), Bytes(10000), one), for_ms(40));
@@ -362,7 +354,9 @@ TEST(SimulatedBackend, ADrivesFirstRequestIsSpreadOverTheLayersOfALoad) {
 SimTime copied_beside(DecodeStepping stepping,
                       const std::function<void(SimulatedBackend&, TransferId)>& start) {
   HardwareConfig hardware = tiny_hardware();
-  hardware.links.pcie.beside_compute.forward = 0.5;
+  hardware.contention = {{.on = ContendedWay::pcie_to_device,
+                          .while_work = ContendingWork::compute,
+                          .left = 0.5}};
   const PieceTiming timing({{Tokens(0), 2000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(0));
   SimulatedBackend backend(hardware, kLayers, timing, stepping);
   start(backend, backend.start_transfer({.from = Medium::dram,
@@ -404,7 +398,7 @@ TEST(SimulatedBackend, CopiesAreSlowerWhileTheGpuComputes) {
                                 PrefillCommand command{
                                     .part = {.added = Tokens(1), .past = Tokens(1)}, .key = {}};
                                 command.loads = {&load, 1};
-                                command.wait_for_all_layers = waits;
+                                command.schedule.whole = waits;
                                 backend.start_prefill(command);
                               }),
                 waits ? at_ms(20) : at_ms(40));
@@ -414,7 +408,8 @@ TEST(SimulatedBackend, CopiesAreSlowerWhileTheGpuComputes) {
 
 TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
   HardwareConfig hardware = tiny_hardware();
-  hardware.ssd->bandwidth.beside_copies.forward = 0.5;
+  hardware.contention = {
+      {.on = ContendedWay::ssd_read, .while_work = ContendingWork::pcie, .left = 0.5}};
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   for (const auto& [to, expected] : {std::pair{Medium::dram, 10}, std::pair{Medium::hbm, 20}}) {
     SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
@@ -429,16 +424,17 @@ TEST(SimulatedBackend, ADriveIsSlowerBesideCopiesAndOnItsOwnWayToTheGpu) {
 
 TEST(IdleBandwidth, IsTheBandwidthOfASingleMove) {
   HardwareConfig slow_cxl = tiny_hardware();
-  slow_cxl.links.pcie.forward = BytesPerSecond(0.9e6);
-  slow_cxl.ssd->bandwidth.forward = BytesPerSecond(0.8e6);
+  slow_cxl.links.pcie.forward.rate = BytesPerSecond(0.9e6);
+  slow_cxl.ssd->bandwidth.forward.rate = BytesPerSecond(0.8e6);
   slow_cxl.cxl = CxlConfig{.price = DollarsPerGibHour(1), .bandwidth = slow_cxl.ssd->bandwidth};
-  slow_cxl.cxl->bandwidth.forward = BytesPerSecond(0.7e6);
-  slow_cxl.cxl->bandwidth.backward = BytesPerSecond(0.6e6);
+  slow_cxl.cxl->bandwidth.forward.rate = BytesPerSecond(0.7e6);
+  slow_cxl.cxl->bandwidth.backward.rate = BytesPerSecond(0.6e6);
   HardwareConfig slow_memory = slow_cxl;
   slow_memory.dram->bandwidth = BytesPerSecond(1.1e6);
   slow_memory.dram->host_load = BytesPerSecond(0.5e6);
   HardwareConfig slow_drive = slow_cxl;
-  slow_drive.ssd->bandwidth.beside_copies.forward = 0.25;
+  slow_drive.contention = {
+      {.on = ContendedWay::ssd_read, .while_work = ContendingWork::pcie, .left = 0.25}};
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   using enum Medium;
   for (const HardwareConfig& hardware : {slow_cxl, slow_memory, slow_drive}) {
@@ -463,12 +459,12 @@ TEST(IdleBandwidth, IsTheBandwidthOfASingleMove) {
   }
 }
 
-TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
+TEST(SimulatedBackend, ATransferToOrFromADriveBeginsAtTheRateOfQueueDepthOne) {
   HardwareConfig hardware = tiny_hardware();  // 1 byte takes 1 us on every link
   hardware.cxl = CxlConfig{.price = DollarsPerGibHour(1), .bandwidth = hardware.ssd->bandwidth};
-  hardware.ssd->bandwidth.latency = for_ms(3);
-  hardware.ssd->bandwidth.one_request = OneRequest{
-      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.25e6)};
+  set_latency(hardware.ssd->bandwidth, for_ms(3));
+  set_alone(hardware.ssd->bandwidth.forward, 0.5e6, 4000);
+  set_alone(hardware.ssd->bandwidth.backward, 0.25e6, 4000);
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   struct Case {
     Medium from;
@@ -504,7 +500,7 @@ TEST(SimulatedBackend, ATransferToOrFromADriveBeginsWithARequestByItself) {
   EXPECT_EQ(two.now(), at_ms(2 + 1 + 3));
 }
 
-TEST(SimulatedBackend, ARequestByItselfIsComparedWithItsWay) {
+TEST(SimulatedBackend, TheRateOfQueueDepthOneIsAtMostThatOfTheEdge) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   const auto arrives = [&](const HardwareConfig& hardware, Medium to) {
     SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
@@ -514,30 +510,31 @@ TEST(SimulatedBackend, ARequestByItselfIsComparedWithItsWay) {
     return backend.now();
   };
   HardwareConfig hardware = tiny_hardware();
-  hardware.ssd->bandwidth.one_request = OneRequest{
-      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
+  set_alone(hardware.ssd->bandwidth.forward, 0.5e6, 4000);
+  set_alone(hardware.ssd->bandwidth.backward, 0.5e6, 4000);
   EXPECT_EQ(arrives(hardware, Medium::hbm), at_ms(2));
   // Over a slower link, or beside its own copy, it takes as long as any other byte.
   HardwareConfig narrow = hardware;
-  narrow.links.pcie.forward = BytesPerSecond(0.25e6);
+  narrow.links.pcie.forward.rate = BytesPerSecond(0.25e6);
   EXPECT_EQ(arrives(narrow, Medium::hbm), at_ms(4));
   EXPECT_EQ(arrives(narrow, Medium::dram), at_ms(2));
   HardwareConfig beside = hardware;
-  beside.ssd->bandwidth.beside_copies.forward = 0.5;
+  beside.contention = {
+      {.on = ContendedWay::ssd_read, .while_work = ContendingWork::pcie, .left = 0.5}};
   EXPECT_EQ(arrives(beside, Medium::hbm), at_ms(2));
   // It is never faster than all of the drives.
-  hardware.ssd->bandwidth.one_request->read = BytesPerSecond(9e6);
+  hardware.ssd->bandwidth.forward.alone = BytesPerSecond(9e6);
   EXPECT_EQ(arrives(hardware, Medium::dram), at_ms(1));
 }
 
-TEST(SimulatedBackend, ALoadByItselfTakesItsOwnTime) {
+TEST(SimulatedBackend, ALoadFromADriveHasItsOwnStart) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   HardwareConfig hardware = tiny_hardware();
-  hardware.ssd->bandwidth.latency = for_ms(20);
-  hardware.ssd->bandwidth.one_request = OneRequest{
-      .size = Bytes(4000), .read = BytesPerSecond(0.5e6), .write = BytesPerSecond(0.5e6)};
-  hardware.ssd->bandwidth.one_load =
-      OneLoad{.latency = for_ms(7), .size = Bytes(2000), .rate = BytesPerSecond(0.25e6)};
+  set_latency(hardware.ssd->bandwidth, for_ms(20));
+  set_alone(hardware.ssd->bandwidth.forward, 0.5e6, 4000);
+  set_alone(hardware.ssd->bandwidth.backward, 0.5e6, 4000);
+  hardware.ssd->bandwidth.load =
+      CurveStart{.latency = for_ms(7), .alone = BytesPerSecond(0.25e6), .depth = Bytes(2000)};
   const auto arrives = [&](Medium to, std::int64_t bytes) {
     SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
     backend.start_transfer(
@@ -551,13 +548,13 @@ TEST(SimulatedBackend, ALoadByItselfTakesItsOwnTime) {
   // Other reads are no loads.
   EXPECT_EQ(arrives(Medium::dram, 1000), at_ms(20 + 2));
   // A load is never faster than its path.
-  hardware.ssd->bandwidth.one_load->rate = BytesPerSecond(9e6);
+  hardware.ssd->bandwidth.load->alone = BytesPerSecond(9e6);
   EXPECT_EQ(arrives(Medium::hbm, 1000), at_ms(7 + 1));
 }
 
 TEST(SimulatedBackend, TransfersEndInTheOrderOfTheirLatencies) {
   HardwareConfig hardware = tiny_hardware();
-  hardware.links.pcie.latency = for_ms(50);
+  set_latency(hardware.links.pcie, for_ms(50));
   const PieceTiming timing({{Tokens(0), 1, 0}}, for_ms(1), for_ms(0));
   SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
   const auto start = [&backend](Medium from, Medium to, std::uint64_t cookie) {
@@ -648,9 +645,9 @@ TEST(SimulatedBackend, APrefillWithoutALoadOnlyComputes) {
 // Half of a command's overhead comes before the first layer computes, and hides loading; half after
 // the last one.
 TEST(SimulatedBackend, APrefillWaitsForItsCommandAndItsReport) {
-  const auto time = [](SimDuration layer, Bytes load, std::int64_t ready, bool wait_for_all,
-                       const std::vector<Bytes>& up_to_layers = {}) {
-    return prefill_time(layer, for_ms(0), load, ready, wait_for_all, up_to_layers, for_ms(6));
+  const auto time = [](SimDuration layer, Bytes load, std::int64_t ready, bool whole,
+                       const std::vector<Bytes>& sizes = {}) {
+    return prefill_time(layer, for_ms(0), load, ready, whole, sizes, for_ms(6));
   };
   EXPECT_EQ(time(for_ms(3), Bytes(0), 5, false), for_ms(3 + 15 + 3));
   // A layer loads in 2 ms, less than the command takes; in 4 ms, more; or computes in 1 ms after
@@ -675,7 +672,7 @@ TEST(SimulatedBackend, APrefillWaitsForItsCommandAndItsReport) {
 TEST(SimulatedBackend, LoadsFromSsdToHbmCrossBothLinks) {
   const ConstantTiming timing(kMillisecond, kMillisecond);
   HardwareConfig hardware = tiny_hardware();
-  static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = limits(5e5, 2.5e5, 1e6);
+  set_rates(hardware.ssd->bandwidth, limits(5e5, 2.5e5, 1e6));
   SimulatedBackend backend(hardware, kLayers, timing, DecodeStepping::closed_form);
   backend.start_transfer(
       {.from = Medium::ssd, .to = Medium::hbm, .bytes = Bytes(1000), .key = {}, .cookie = 7});
@@ -709,7 +706,7 @@ TEST(SimulatedBackend, CxlMemoryIsReachedBesideTheHost) {
   HardwareConfig hardware = tiny_hardware();
   hardware.cxl =
       CxlConfig{.capacity = Bytes(1000000), .price = DollarsPerGibHour(1), .bandwidth = {}};
-  static_cast<DuplexLimits&>(hardware.cxl->bandwidth) = limits(2e6, 1e6, 3e6);
+  set_rates(hardware.cxl->bandwidth, limits(2e6, 1e6, 3e6));
   hardware.dram->bandwidth = BytesPerSecond(1e6);
   hardware.dram->host_load = BytesPerSecond(0.8e6);
   using enum Medium;

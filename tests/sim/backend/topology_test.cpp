@@ -24,8 +24,8 @@ Topology two_servers() {
     topology.links.push_back(
         {.name = "link" + std::to_string(topology.links.size()), .limits = duplex(gb)});
   }
-  topology.links[6].limits.latency = for_ms(1);
-  topology.links[7].limits.latency = for_ms(10);
+  topology.links[6].forward_start.latency = for_ms(1);
+  topology.links[7].forward_start.latency = for_ms(10);
   const auto connect = [&](int from, int to, std::vector<LinkUse> uses) {
     topology.connect(static_cast<Medium>(from), static_cast<Medium>(to), std::move(uses));
   };
@@ -141,13 +141,35 @@ TEST(Topology, GivesTheTimeOfASingleTransfer) {
   EXPECT_EQ(path(topology, kHbm0, kHbm1), Topology::kNoEdge);
 }
 
+// 2,000 bytes at 1 MB/s alone instead of 2 or 4: the slowest start counts, and the curve of its own
+// way.
+TEST(Topology, TakesTheSlowestStartOfTheLinksOfAnEdge) {
+  HardwareConfig hardware = tiny_hardware();
+  set_rates(hardware.links.pcie, limits(4e6, 4e6, 8e6));
+  set_rates(hardware.ssd->bandwidth, limits(4e6, 4e6, 8e6));
+  set_alone(hardware.links.pcie.forward, 2e6, 9000);
+  set_alone(hardware.ssd->bandwidth.forward, 1e6, 2000);
+  const Topology topology = server_topology(hardware);
+  const auto time = [&](Medium from, Medium to) {
+    return topology.idle_time(from, to, Bytes(4000));
+  };
+  EXPECT_EQ(time(Medium::dram, Medium::hbm), for_ms(2));
+  EXPECT_EQ(time(Medium::ssd, Medium::dram), SimDuration(2'500'000));
+  EXPECT_EQ(time(Medium::ssd, Medium::hbm), SimDuration(2'500'000));
+  EXPECT_EQ(time(Medium::hbm, Medium::ssd), for_ms(1));
+  // Four GPUs have four host links: four times the rates and bytes.
+  hardware.gpus = 4;
+  EXPECT_EQ(server_topology(hardware).idle_time(Medium::dram, Medium::hbm, Bytes(16000)),
+            for_ms(2));
+}
+
 TEST(Topology, AServerHasTheInstalledMediaAndLinks) {
   HardwareConfig hardware = tiny_hardware();
   hardware.cxl.reset();
   hardware.ssd.reset();
   EXPECT_EQ(server_topology(hardware).edges.size(), 2U);
   hardware = tiny_hardware();
-  hardware.ssd->bandwidth.latency = for_ms(3);
+  set_latency(hardware.ssd->bandwidth, for_ms(3));
   const Topology topology = server_topology(hardware);
   // The way that the simulated backend takes, to the nanosecond.
   for (const Edge& edge : topology.edges) {

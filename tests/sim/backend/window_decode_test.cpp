@@ -39,8 +39,8 @@ HardwareConfig hardware() {
   HardwareConfig result;
   result.gpu.peak = FlopsPerSecond(1e9);
   result.hbm.bandwidth = BytesPerSecond(1e8);
-  result.links.pcie.forward = BytesPerSecond(1e6);
-  result.links.pcie.backward = BytesPerSecond(1e6);
+  result.links.pcie.forward.rate = BytesPerSecond(1e6);
+  result.links.pcie.backward.rate = BytesPerSecond(1e6);
   result.links.pcie.both = BytesPerSecond(1e6);
   result.efficiency.iteration_overhead = SimDuration(1000);
   return result;

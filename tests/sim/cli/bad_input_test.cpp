@@ -26,7 +26,7 @@ TEST_F(BadConfig, RefusesJsonWithTooManyLevelsInEveryFile) {
   const std::string problem = ": expected at most 200 levels of nested objects and lists";
   write("deep.json", deep);
   write("deep.jsonl", "{\"point\": " + deep + "}\n");
-  write("profile.json", R"({"format": "kvtier.profile/2", "x": )" + deep + "}");
+  write("profile.json", R"({"format": "kvtier.profile/3", "x": )" + deep + "}");
   write_run();
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"simulate", "deep.json"},

@@ -29,7 +29,7 @@ class CalibrateProfiles : public ProgramTest {
 TEST_F(CalibrateProfiles, MakesAProfileOfATable) {
   import();
   const nlohmann::json profile = read_json("p.json");
-  EXPECT_EQ(profile["format"], "kvtier.profile/2");
+  EXPECT_EQ(profile["format"], "kvtier.profile/3");
   EXPECT_EQ(profile["device"]["name"], "A100-80G SXM");
   EXPECT_NE(profile["provenance"]["command"].get<std::string>().find("--model llama2-7b"),
             std::string::npos);
@@ -160,12 +160,31 @@ TEST_F(CalibrateProfiles, PrintsTheSparsityOfScoresAsAConfigTakesIt) {
                    {"--tokens: 1025 tokens do not fit in the context window of kvtier-tiny, 1024"});
 }
 
+TEST_F(CalibrateProfiles, ConvertsProfilesOfEarlierFormats) {
+  import();
+  std::string text = read("p.json");
+  const std::string today = "kvtier.profile/3";
+  text.replace(text.find(today), today.size(), "kvtier.profile/2");
+  write("old.json", text);
+  expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
+                   {"old.json: /format: expected \"kvtier.profile/3\", got \"kvtier.profile/2\": "
+                    "convert it with kvtier calibrate --convert old.json --out NEW"});
+  expect_bad_input({"calibrate", "--convert", "old.json"}, {"--convert: needs --out"});
+  const Outcome outcome = kvtier({"calibrate", "--convert", "old.json", "--out", "new.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "new.json: kvtier.profile/3\n");
+  EXPECT_EQ(read("new.json"), read("p.json"));
+  expect_bad_input({"calibrate", "--convert", "p.json", "--out", "again.json"},
+                   {"p.json: /format: expected one of kvtier.profile/1, kvtier.profile/2, got "
+                    "\"kvtier.profile/3\""});
+}
+
 TEST_F(CalibrateProfiles, RefusesFilesThatAreNoProfiles) {
   expect_bad_input({"calibrate", "--check", "none.json", "--no-measure"},
                    {"/hardware/profile: no such file: none.json"});
   write("old.json", R"({"format": "kvtier.profile/0"})");
   expect_bad_input({"calibrate", "--check", "old.json", "--no-measure"},
-                   {"old.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/0\": "
+                   {"old.json: /format: expected \"kvtier.profile/3\", got \"kvtier.profile/0\": "
                     "measure again, or use the release that wrote it"});
   import();
   std::string text = read("p.json");

@@ -441,7 +441,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     config.system.tiers.dram = next_tier();
   }
   config.hardware.cxl = CxlConfig{.capacity = Bytes(1000000), .price = {}, .bandwidth = {}};
-  static_cast<DuplexLimits&>(config.hardware.cxl->bandwidth) = limits(5e5, 5e5, 1e6);
+  set_rates(config.hardware.cxl->bandwidth, limits(5e5, 5e5, 1e6));
   if (random.index(2) == 0) {
     config.system.tiers.cxl = next_tier();
   }

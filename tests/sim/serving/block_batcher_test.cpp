@@ -50,7 +50,7 @@ RunConfig with_offload(RunConfig config, std::int64_t blocks, std::int64_t ms) {
   dram.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, blocks}};
   config.system.tiers.dram = dram;
   const double rate = static_cast<double>(kTokenBytes.value) * 1e3 / static_cast<double>(ms);
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(rate, rate, 2 * rate);
+  set_rates(config.hardware.links.pcie, limits(rate, rate, 2 * rate));
   return config;
 }
 
@@ -516,8 +516,7 @@ void add_tiers_of_nodes(RunConfig& config, RandomStream& random) {
         .timeout = kMillisecond * random.index(2000),
         .timeout_per_1024_tokens = kMillisecond * random.index(2000),
         .batch = 1 + random.index(20)};
-    static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) =
-        limits(coin() ? 1e4 : 1e8, 1e8, 2e8);
+    set_rates(config.hardware.ssd->bandwidth, limits(coin() ? 1e4 : 1e8, 1e8, 2e8));
   }
   config.system.load.wait = LoadWait::batch;
   config.system.load.discipline =
@@ -665,8 +664,8 @@ TEST(BlockBatcher, OneRequestAtATimeHasTheHitsOfAnUntimedReplay) {
     }
     config.system.tiers.hbm->ttl.reset();
     // Its copies are complete with the next step.
-    static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e15, 1e15, 2e15);
-    static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e15, 1e15, 2e15);
+    set_rates(config.hardware.links.pcie, limits(1e15, 1e15, 2e15));
+    set_rates(config.hardware.ssd->bandwidth, limits(1e15, 1e15, 2e15));
     config.system.blocks->storage_fetch.wait = FetchWait::wait_complete;
     config.workload.warmup_turns = 0;
     config.workload.arrival_rate = PerSecond(1e-7);  // one session after the other

@@ -354,7 +354,7 @@ std::vector<std::int64_t> stored_up_to(std::int64_t layers, double strength,
   config.system.compression =
       CompressionConfig{.strength = strength, .sparsity = std::move(sparsity)};
   std::vector<std::int64_t> bytes;
-  for (const Bytes sum : stored_kv_up_to_layers(config)) {
+  for (const Bytes sum : stored_layer_sizes(config)) {
     bytes.push_back(sum.value);
   }
   return bytes;
@@ -380,7 +380,7 @@ TEST(StoredKv, KeepsTheShareThatSparsityLeaves) {
 TEST(StoredKv, IsAllOfItWithoutCompression) {
   const RunConfig config = tiny_config();
   EXPECT_EQ(stored_kv_bytes_per_token(config), kTokenBytes);
-  EXPECT_EQ(stored_kv_up_to_layers(config).front(), kTokenBytes / kLayers);
+  EXPECT_EQ(stored_layer_sizes(config).front(), kTokenBytes / kLayers);
 }
 
 TEST(StoredKv, InterpolatesCarsSparsityBetweenItsEnds) {

@@ -366,7 +366,7 @@ TEST(Instance, ABlockingLoadComesBeforeAllCompute) {
 
 TEST(Instance, AHitInTheWriteBufferLoadsNothing) {
   RunConfig config = with_dram();
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e6, 1e5, 1.1e6);
+  set_rates(config.hardware.links.pcie, limits(1e6, 1e5, 1.1e6));
   ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 5), turn(3, 2, 10)})});
   run.run();
   // Saving 15 tokens takes 150 ms; the session is back after 10.

@@ -44,7 +44,7 @@ TEST(LayeredModels, StatesAreStoredAtSomePositions) {
   EXPECT_EQ(problems_of(config), Lines{});
   // 128 B / 10 is 13 B, and key and value of 50 elements in 2 B.
   EXPECT_TRUE(has_unequal_layers(config));
-  EXPECT_EQ(stored_kv_up_to_layers(config),
+  EXPECT_EQ(stored_layer_sizes(config),
             (std::vector<Bytes>{Bytes(13), Bytes(213), Bytes(226), Bytes(426)}));
   config.model.resume_every = Tokens(1001);
   EXPECT_EQ(problems_of(config), Lines{"/model/resume_every: expected at most the context window, "

@@ -150,7 +150,7 @@ TEST(BytesReport, HasMeanQuantilesAndMaximum) {
 
 TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
   RunConfig config = tiny_config();
-  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.forward.rate = BytesPerSecond(3e6);
   config.hardware.links.pcie.both = BytesPerSecond(6e6);
   const LoadRates slow_ssd = load_rates(config);
   EXPECT_EQ(slow_ssd.layers, kLayers);
@@ -166,7 +166,7 @@ TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
             WaitCause::host_memory);
   EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::dram),
             WaitCause::drive);
-  config.hardware.ssd->bandwidth.forward = BytesPerSecond(5e6);
+  config.hardware.ssd->bandwidth.forward.rate = BytesPerSecond(5e6);
   config.hardware.ssd->bandwidth.both = BytesPerSecond(5e6);
   EXPECT_EQ(server_topology(config.hardware).wait_cause(Medium::ssd, Medium::hbm),
             WaitCause::host_link);
@@ -176,7 +176,7 @@ TEST(LoadRates, AreThoseOfTheSlowestLinkOfTheWay) {
 TEST(LoadRates, AreThoseOfTheLinksOfAllGpus) {
   RunConfig config = tiny_config();
   config.hardware.gpus = 4;
-  config.hardware.links.pcie.forward = BytesPerSecond(3e6);
+  config.hardware.links.pcie.forward.rate = BytesPerSecond(3e6);
   config.hardware.links.pcie.both = BytesPerSecond(6e6);
   const auto from = [&](Medium medium) {
     return load_rates(config).to_hbm[static_cast<std::size_t>(medium)].value;

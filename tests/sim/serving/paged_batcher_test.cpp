@@ -338,7 +338,7 @@ RunConfig crowded(bool loads_first) {
   config.system.tiers.dram->block_size = Tokens(4);
   config.hardware.dram->capacity = kv(5000);
   config.hardware.gpu.peak = FlopsPerSecond(1e9);
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(1e6, 1e6, 1.1e6);
+  set_rates(config.hardware.links.pcie, limits(1e6, 1e6, 1.1e6));
   config.workload.sessions = 150;
   config.workload.arrival_rate = PerSecond(0.4);
   config.workload.think_time.mean = for_ms(2000);

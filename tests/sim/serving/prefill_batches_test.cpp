@@ -173,8 +173,8 @@ TEST(PrefillBatches, TheLongestPrefixGoesFirstAndOneOfThoseThatBeginAlike) {
 RunConfig hicache_config() {
   RunConfig config = sglang_config(24);
   config.system.load.wait = LoadWait::batch;
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(5e5, 5e5, 1e6);
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(5e5, 5e5, 1e6);
+  set_rates(config.hardware.links.pcie, limits(5e5, 5e5, 1e6));
+  set_rates(config.hardware.ssd->bandwidth, limits(5e5, 5e5, 1e6));
   const auto behind = [](std::int64_t tokens) {
     TierConfig made = tier("lru", true);
     made.block_size = Tokens(1);

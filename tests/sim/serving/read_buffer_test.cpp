@@ -80,16 +80,16 @@ TEST(ReadBuffer, TakesHbmForTheLongestHistoryAndOneNewToken) {
   EXPECT_EQ(ReadBuffer(config).most_layers(), 5);
   EXPECT_EQ(ReadBuffer(config).capacity(), kv(kWindow));
   // A link of 0.1 ms a layer of the whole history: the first layer is all that nothing hides.
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(2e9, 2e9, 4e9);
+  set_rates(config.hardware.links.pcie, limits(2e9, 2e9, 4e9));
   EXPECT_EQ(ReadBuffer(config).most_layers(), 1);
   EXPECT_EQ(ReadBuffer(config).capacity(), Bytes(200 * kWindow));
 }
 
 TEST(ReadBuffer, CountsOnTheRateThatLoadsKeepBesideSaves) {
   RunConfig shared = automatic();
-  static_cast<DuplexLimits&>(shared.hardware.links.pcie) = limits(1e6, 1e6, 1.2e6);
+  set_rates(shared.hardware.links.pcie, limits(1e6, 1e6, 1.2e6));
   RunConfig slow = automatic();
-  static_cast<DuplexLimits&>(slow.hardware.links.pcie) = limits(6e5, 6e5, 1.2e6);
+  set_rates(slow.hardware.links.pcie, limits(6e5, 6e5, 1.2e6));
   expect_same_layers(shared, slow);
   // The GPUs wait while KV is saved, so that nothing is loaded beside it.
   shared.system.save.mode = SaveMode::blocking;
@@ -98,9 +98,11 @@ TEST(ReadBuffer, CountsOnTheRateThatLoadsKeepBesideSaves) {
 
 TEST(ReadBuffer, CountsOnTheRateThatLoadsKeepBesideCompute) {
   RunConfig beside = automatic();
-  beside.hardware.links.pcie.beside_compute.forward = 0.5;
+  beside.hardware.contention = {{.on = ContendedWay::pcie_to_device,
+                                 .while_work = ContendingWork::compute,
+                                 .left = 0.5}};
   RunConfig slow = automatic();
-  static_cast<DuplexLimits&>(slow.hardware.links.pcie) = limits(5e5, 1e6, 2e6);
+  set_rates(slow.hardware.links.pcie, limits(5e5, 1e6, 2e6));
   expect_same_layers(beside, slow);
 }
 
@@ -109,9 +111,9 @@ TEST(ReadBuffer, LoadsFromTheFastestTierOutsideOfHbm) {
   cxl.system.tiers.dram.reset();
   cxl.system.tiers.cxl = TierConfig();
   cxl.hardware.cxl = CxlConfig{.capacity = Bytes(1000000), .price = {}, .bandwidth = {}};
-  static_cast<DuplexLimits&>(cxl.hardware.cxl->bandwidth) = limits(5e5, 5e5, 1e6);
+  set_rates(cxl.hardware.cxl->bandwidth, limits(5e5, 5e5, 1e6));
   RunConfig slow = automatic();
-  static_cast<DuplexLimits&>(slow.hardware.links.pcie) = limits(5e5, 5e5, 1e6);
+  set_rates(slow.hardware.links.pcie, limits(5e5, 5e5, 1e6));
   expect_same_layers(cxl, slow);
   cxl.system.tiers.dram = TierConfig();
   expect_same_layers(cxl, automatic());

@@ -19,8 +19,8 @@ RunConfig busy(std::int64_t dram_tokens, std::int64_t ssd_tokens, std::uint64_t 
   config.hardware.gpu.peak = FlopsPerSecond(1e9);
   config.hardware.dram->capacity = kv(dram_tokens);
   config.hardware.ssd->capacity = kv(ssd_tokens);
-  static_cast<DuplexLimits&>(config.hardware.links.pcie) = limits(2e7, 2e7, 3e7);
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(5e6, 5e6, 5e6);
+  set_rates(config.hardware.links.pcie, limits(2e7, 2e7, 3e7));
+  set_rates(config.hardware.ssd->bandwidth, limits(5e6, 5e6, 5e6));
   config.system.tiers.dram = tier();
   config.system.tiers.ssd = tier("lru", true);
   config.workload.sessions = 60;

@@ -245,8 +245,8 @@ RunConfig random_config(std::uint64_t seed) {
   const bool exact = serving.kv_reservation == Reservation::exact;
   hardware.dram->capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
   hardware.ssd->capacity = size(exact ? 1 : 4, dice.one_of({8, 40, 400}));
-  static_cast<DuplexLimits&>(hardware.links.pcie) = random_link(dice);
-  static_cast<DuplexLimits&>(hardware.ssd->bandwidth) = random_link(dice);
+  set_rates(hardware.links.pcie, random_link(dice));
+  set_rates(hardware.ssd->bandwidth, random_link(dice));
 
   SystemConfig& system = config.system;
   system.positions =
@@ -309,7 +309,7 @@ RunConfig random_config(std::uint64_t seed) {
     CxlConfig cxl;
     cxl.capacity = size(exact ? 1 : 4, dice.one_of({8, 40}));
     cxl.price = DollarsPerGibHour(1);
-    static_cast<DuplexLimits&>(cxl.bandwidth) = random_link(dice);
+    set_rates(cxl.bandwidth, random_link(dice));
     hardware.cxl = cxl;
     system.tiers.cxl = random_tier(dice, config, cxl.capacity);
     if (dice.chance(0.3)) {
@@ -352,25 +352,32 @@ RunConfig random_config(std::uint64_t seed) {
       serving.kv_reservation = Reservation::exact;
     }
   }
-  const auto share = [&dice] { return dice.one_of({1.0, 0.9, 0.3}); };
+  const auto slow_down = [&](ContendedWay on, ContendingWork work) {
+    hardware.contention.push_back(
+        {.on = on, .while_work = work, .left = dice.one_of({1.0, 0.9, 0.3})});
+  };
   if (dice.chance(0.3)) {
-    static_cast<LinkShares&>(hardware.ssd->bandwidth.beside_copies) = {share(), share()};
+    slow_down(ContendedWay::ssd_read, ContendingWork::pcie);
+    slow_down(ContendedWay::ssd_write, ContendingWork::pcie);
   }
   if (dice.chance(0.3)) {
     const auto rate = [&dice](BytesPerSecond all) { return all * dice.one_of({2.0, 0.5, 0.01}); };
-    hardware.ssd->bandwidth.one_request =
-        OneRequest{.size = Bytes(static_cast<std::int64_t>(dice.scale(1, 1e9))),
-                   .read = rate(hardware.ssd->bandwidth.forward),
-                   .write = rate(hardware.ssd->bandwidth.backward)};
+    const Bytes depth(static_cast<std::int64_t>(dice.scale(1, 1e9)));
+    for (ServiceCurve* way :
+         {&hardware.ssd->bandwidth.forward, &hardware.ssd->bandwidth.backward}) {
+      way->depth = depth;
+      way->alone = rate(way->rate);
+    }
   }
   if (dice.chance(0.3)) {
-    hardware.ssd->bandwidth.one_load =
-        OneLoad{.latency = SimDuration(static_cast<std::int64_t>(dice.scale(1, 1e7))),
-                .size = Bytes(static_cast<std::int64_t>(dice.scale(1, 1e9))),
-                .rate = hardware.ssd->bandwidth.forward * dice.one_of({2.0, 0.5, 0.01})};
+    hardware.ssd->bandwidth.load =
+        CurveStart{.latency = SimDuration(static_cast<std::int64_t>(dice.scale(1, 1e7))),
+                   .alone = hardware.ssd->bandwidth.forward.rate * dice.one_of({2.0, 0.5, 0.01}),
+                   .depth = Bytes(static_cast<std::int64_t>(dice.scale(1, 1e9)))};
   }
   if (dice.chance(0.3)) {
-    static_cast<LinkShares&>(hardware.links.pcie.beside_compute) = {share(), share()};
+    slow_down(ContendedWay::pcie_to_device, ContendingWork::compute);
+    slow_down(ContendedWay::pcie_to_host, ContendingWork::compute);
   }
   if (dice.chance(0.3)) {
     hardware.efficiency.command_overhead =

@@ -53,6 +53,26 @@ inline constexpr double kMegabytePerSecond = 1e6;
   return {BytesPerSecond(forward), BytesPerSecond(backward), BytesPerSecond(both)};
 }
 
+/// Rates without latencies.
+inline void set_rates(DuplexCurves& curves, const DuplexLimits& rates) {
+  curves.forward = {};
+  curves.backward = {};
+  curves.forward.rate = rates.forward;
+  curves.backward.rate = rates.backward;
+  curves.both = rates.both;
+}
+
+inline void set_latency(DuplexCurves& curves, SimDuration latency) {
+  curves.forward.latency = latency;
+  curves.backward.latency = latency;
+}
+
+/// Throughput at queue depth 1 of the first `depth` bytes.
+inline void set_alone(CurveStart& start, double rate, std::int64_t depth) {
+  start.alone = BytesPerSecond(rate);
+  start.depth = Bytes(depth);
+}
+
 [[nodiscard]] inline HardwareConfig tiny_hardware() {
   HardwareConfig hardware;
   hardware.name = "tiny";
@@ -67,11 +87,9 @@ inline constexpr double kMegabytePerSecond = 1e6;
   SsdConfig ssd;
   ssd.capacity = Bytes(10000000);
   ssd.price = DollarsPerGibHour(1);
-  static_cast<DuplexLimits&>(ssd.bandwidth) =
-      limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond);
+  set_rates(ssd.bandwidth, limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond));
   hardware.ssd = ssd;
-  static_cast<DuplexLimits&>(hardware.links.pcie) =
-      limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond);
+  set_rates(hardware.links.pcie, limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond));
   hardware.links.gpu = {.bandwidth = BytesPerSecond(1e9), .latency = SimDuration(0)};
   hardware.efficiency = {
       .compute = 1, .memory = 1, .gpu_link = 1, .iteration_overhead = kMillisecond};

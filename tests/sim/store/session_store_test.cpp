@@ -401,7 +401,7 @@ TEST(SessionStore, AnEntryRescuedTwiceFromOneSlowWriteIsUnpinnedOnce) {
   TierConfig dram = tier();
   dram.free_buffer = kv(15);
   RunConfig config = two_tiers(30, 100, dram);
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e5, 1e5, 2e5);
+  set_rates(config.hardware.ssd->bandwidth, limits(1e5, 1e5, 2e5));
   Store s(config);
   s.store(kA, 10);
   // 30 - 20 < 15: A leaves, and its write takes 100 ms.
@@ -418,7 +418,7 @@ TEST(SessionStore, AnEarlierDemotionLeavesNoCopyUnderAnExclusiveTier) {
   TierConfig dram = tier();
   dram.free_buffer = kv(15);
   RunConfig config = two_tiers(30, 100, dram, tier("lru", false));
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e5, 1e5, 2e5);
+  set_rates(config.hardware.ssd->bandwidth, limits(1e5, 1e5, 2e5));
   Store s(config);
   s.store(kA, 10);
   s.turn(kB, 0, 10);  // A leaves, from 10 to 110 ms
@@ -769,7 +769,7 @@ TEST(SessionStore, AnEntryInvalidatedWhileItsFetchWaitsForRoomTakesNone) {
 TEST(SessionStore, AFetchThatWaitsForRoomIsLoadedOnDemandInstead) {
   RunConfig config = two_tiers(20, 100);
   config.system.prefetch.name = "look_ahead";
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e6, 1e5, 1e6);
+  set_rates(config.hardware.ssd->bandwidth, limits(1e6, 1e5, 1e6));
   Store s(config);
   s.store(kA, 10);
   s.store(kB, 20);  // B fills DRAM; its way out takes 200 ms

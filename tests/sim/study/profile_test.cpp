@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "hw/profile/profile_timing.hpp"
@@ -126,7 +127,7 @@ TEST_F(ProfileHardware, DescribesAServerByItself) {
   EXPECT_EQ(hardware.name, "small-machine");
   EXPECT_EQ(hardware.gpu.name, "abacus");
   // 1 MiB in 1 ms, each way, also at the same time.
-  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.value, 1048576e3);
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.rate.value, 1048576e3);
   EXPECT_DOUBLE_EQ(hardware.links.pcie.both.value, 2 * 1048576e3);
   ASSERT_TRUE(hardware.profile && hardware.profile->loaded);
 }
@@ -143,7 +144,7 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
   }
   write_profile(dir_.path("small.json"), profile);
   const auto rate = [this](const char* hardware, const Lines& settings) {
-    return resolve(hardware, settings).hardware.links.pcie.forward.value;
+    return resolve(hardware, settings).hardware.links.pcie.forward.rate.value;
   };
   EXPECT_DOUBLE_EQ(rate(kProfileAlone, {}), 512e3);
   EXPECT_DOUBLE_EQ(rate(R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json"})", {}),
@@ -170,10 +171,10 @@ TEST_F(ProfileHardware, DescribesOneOfSeveralGpus) {
                                    "unmeasured": "roofline", "dram": {"bandwidth": "400GB/s"}})";
   const HardwareConfig one = resolve(hardware).hardware;
   EXPECT_EQ(one.links.pcie.of, HostLinkOf::gpu) << "not the preset's server";
-  EXPECT_DOUBLE_EQ(one.links.pcie.forward.value, 512e3);
+  EXPECT_DOUBLE_EQ(one.links.pcie.forward.rate.value, 512e3);
   const HardwareConfig two = resolve(hardware, {"/hardware/gpus=2"}).hardware;
-  EXPECT_DOUBLE_EQ(two.links.pcie.forward.value, 128e3);
-  EXPECT_DOUBLE_EQ(host_link(two).forward.value, 256e3);
+  EXPECT_DOUBLE_EQ(two.links.pcie.forward.rate.value, 128e3);
+  EXPECT_DOUBLE_EQ(host_link(two).forward.rate.value, 256e3);
 }
 
 TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
@@ -184,13 +185,13 @@ TEST_F(ProfileHardware, GivesMeasuredRatesToAPresetAndKeepsItsOtherKeys) {
           .hardware;
   EXPECT_EQ(hardware.name, "a100-80g");
   EXPECT_EQ(hardware.gpu.price.value, 5);
-  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.value, 1048576e3);
-  EXPECT_DOUBLE_EQ(hardware.links.pcie.backward.value, 1e9);  // the file's own key
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.forward.rate.value, 1048576e3);
+  EXPECT_DOUBLE_EQ(hardware.links.pcie.backward.rate.value, 1e9);  // the file's own key
   EXPECT_EQ(hardware.dram->capacity.value, std::int64_t{3} << 30);
 }
 
 TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
-  EXPECT_EQ(resolve(kProfileAlone).hardware.links.pcie.beside_compute, HostLinkShares());
+  EXPECT_TRUE(resolve(kProfileAlone).hardware.contention.empty());
   Profile profile = small_profile();
   for (const char* way : {"to_device", "to_host"}) {  // twice the time of copy_duplex
     profile.tables.push_back({.operation = OperationId::copy_beside_compute,
@@ -203,17 +204,57 @@ TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
                               .left_out = {}});
   }
   write_profile(dir_.path("busy.json"), profile);
-  const HostLinkShares shares =
-      resolve(
-          R"({"profile": "./busy.json", "links": {"pcie": {"beside_compute": {"to_host": 1}}}})")
-          .hardware.links.pcie.beside_compute;
-  EXPECT_EQ(shares.forward, 0.5);
-  EXPECT_EQ(shares.backward, 1);
+  using enum ContendedWay;
+  constexpr ContendingWork kCompute = ContendingWork::compute;
+  EXPECT_EQ(resolve(R"({"profile": "./busy.json"})").hardware.contention,
+            (std::vector<Contention>{{.on = pcie_to_device, .while_work = kCompute, .left = 0.5},
+                                     {.on = pcie_to_host, .while_work = kCompute, .left = 0.5}}));
+  // A config's own list replaces that of the profile.
+  EXPECT_EQ(resolve(R"({"profile": "./busy.json", "contention":
+                        [{"on": "pcie_to_host", "while": "compute", "left": 0.9}]})")
+                .hardware.contention,
+            (std::vector<Contention>{{.on = pcie_to_host, .while_work = kCompute, .left = 0.9}}));
+}
+
+TEST_F(ProfileHardware, GivesNoContentionOnDrivesThatAreNotInstalled) {
+  Profile profile = small_profile();
+  const auto add = [&](OperationId operation, const char* variant,
+                       const std::vector<std::int64_t>& at, double seconds) {
+    profile.tables.push_back({.operation = operation,
+                              .variant = variant,
+                              .method = {},
+                              .cache = CacheState::cold,
+                              .shape = {},
+                              .axes = profile_operation(operation).axes,
+                              .cells = {{at, seconds, seconds, seconds, 3, 0, {}}},
+                              .left_out = {}});
+  };
+  add(OperationId::drive_read, "random", {kDriveRequestBytes, 4}, 1e-3);
+  add(OperationId::drive_beside_copies, "read", {kDriveRequestBytes}, 2e-3);
+  write_profile(dir_.path("drives.json"), profile);
+  const auto listed = [&](const std::string& ssd, const Lines& settings) {
+    return resolve(fmt::format(R"({{"preset": "a100-80g", "gpus": 1, "profile": "./drives.json"{}}})",
+                               ssd),
+                   settings)
+        .hardware.contention.size();
+  };
+  EXPECT_EQ(listed("", {}), 1U);
+  EXPECT_EQ(listed(R"(, "ssd": "none")", {}), 0U);
+  EXPECT_EQ(listed("", {"/hardware/ssd=none"}), 0U);
+}
+
+// A pointer into a plain rate makes a service curve of it.
+TEST_F(ProfileHardware, RatesBecomeCurvesWhereAKeyOfACurveIsSet) {
+  const HardwareConfig hardware =
+      resolve(R"("a100-80g")", {"/hardware/ssd/bandwidth/read/latency=1ms"}).hardware;
+  EXPECT_EQ(hardware.ssd->bandwidth.forward.rate, BytesPerSecond(5e9));
+  EXPECT_EQ(hardware.ssd->bandwidth.forward.latency, SimDuration(1'000'000));
+  EXPECT_EQ(hardware.ssd->bandwidth.backward.latency, SimDuration(0));
 }
 
 TEST_F(ProfileHardware, MayBeSetOnTheCommandLine) {
   EXPECT_DOUBLE_EQ(resolve(R"("a100-80g")", {"/hardware/profile=./small.json", "/hardware/gpus=1"})
-                       .hardware.links.pcie.forward.value,
+                       .hardware.links.pcie.forward.rate.value,
                    1048576e3);
 }
 
@@ -232,7 +273,7 @@ TEST_F(ProfileHardware, NamesEveryProblemOfTheProfile) {
             Lines{"run.json: /hardware/profile: no such file: ./none.json"});
   dir_.write("old.json", R"({"format": "kvtier.profile/0"})");
   EXPECT_EQ(problems(R"({"profile": "./old.json"})"),
-            Lines{"./old.json: /format: expected \"kvtier.profile/2\", got \"kvtier.profile/0\": "
+            Lines{"./old.json: /format: expected \"kvtier.profile/3\", got \"kvtier.profile/0\": "
                   "measure again, or use the release that wrote it"});
 }
 

@@ -47,10 +47,16 @@ constexpr const char* kCxl =
        "bandwidth": {"read": "6GB/s", "write": "5GB/s", "both": "7GB/s"}})";
 constexpr const char* kFirstStay = R"([{"from": "0tokens", "to": "200tokens", "priority": 90}])";
 constexpr const char* kRelief = R"({"from": 0.5, "share": 0.2, "in_background": true})";
-constexpr const char* kOneRequest =
-    R"(/hardware/ssd/bandwidth/one_request={"size": "100MiB", "read": "1GB/s", "write": "1GB/s"})";
-constexpr const char* kOneLoad =
-    R"(/hardware/ssd/bandwidth/one_load={"latency": "1ms", "size": "100MiB", "rate": "1GB/s"})";
+constexpr const char* kRead =
+    R"(/hardware/ssd/bandwidth/read={"rate": "5GB/s", "alone": "1GB/s", "depth": "100MiB"})";
+constexpr const char* kWrite =
+    R"(/hardware/ssd/bandwidth/write={"rate": "5GB/s", "alone": "1GB/s", "depth": "100MiB"})";
+constexpr const char* kToDevice =
+    R"(/hardware/links/pcie/to_device={"rate": "26GB/s", "alone": "9GB/s", "depth": "100MiB"})";
+constexpr const char* kToHost =
+    R"(/hardware/links/pcie/to_host={"rate": "26GB/s", "alone": "9GB/s", "depth": "100MiB"})";
+constexpr const char* kLoad =
+    R"(/hardware/ssd/bandwidth/load={"latency": "1ms", "alone": "1GB/s", "depth": "100MiB"})";
 
 /// Small runs in which a tier overflows, histories are cut and requests queue.
 class Bases {
@@ -140,10 +146,10 @@ class Bases {
            R"(/system/engine={"version": "an engine", "date": "2026", "step_time": "3ms",
                               "request_time": "20us", "prompt_factor": 1.2, "memory_share": 0.95,
                               "reserved_memory": "1GiB"})"});
-    } else if (base == "requests") {
-      add({kOneRequest});
+    } else if (base == "curves") {
+      add({kRead, kWrite, kToDevice, kToHost});
     } else if (base == "loads") {
-      add({kOneLoad});
+      add({kLoad});
     } else if (base == "hbm") {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else if (base == "car") {
@@ -250,7 +256,8 @@ class Bases {
 const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",        "car",
                                       "paged",    "timed",      "table",  "log",        "texts",
                                       "measured", "compressed", "blocks", "hbm_blocks", "tree",
-                                      "windows",  "latents",    "states", "by_hand"};
+                                      "windows",  "latents",    "states", "by_hand",    "curves",
+                                      "loads"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",
@@ -355,31 +362,51 @@ const std::vector<Move>& moves() {
       {"cxl", "/hardware/cxl/bandwidth/read=2GB/s"},
       {"cxl", "/hardware/cxl/bandwidth/write=2GB/s"},
       {"cxl", "/hardware/cxl/bandwidth/both=6GB/s"},
-      {"cxl", "/hardware/cxl/bandwidth/latency=1ms"},
+      {"cxl", "/hardware/cxl/bandwidth/read/latency=1ms"},
+      {"cxl", "/hardware/cxl/bandwidth/write/latency=1ms"},
       {"stored", "/hardware/ssd/capacity=50GiB"},
       {"stored", "/hardware/ssd/price=0.0001$/h/GiB"},
       {"stored", "/hardware/ssd/bandwidth/read=4GB/s"},
       {"stored", "/hardware/ssd/bandwidth/write=4GB/s"},
       {"stored", "/hardware/ssd/bandwidth/both=5GB/s"},
-      {"stored", "/hardware/ssd/bandwidth/latency=1ms"},
-      {"stored", "/hardware/ssd/bandwidth/beside_copies/read=0.5"},
-      {"stored", kOneRequest},
-      {"stored", kOneLoad},
-      {"loads", "/hardware/ssd/bandwidth/one_load/latency=2ms"},
-      {"loads", "/hardware/ssd/bandwidth/one_load/size=400MiB"},
-      {"loads", "/hardware/ssd/bandwidth/one_load/rate=1.5GB/s"},
-      {"requests", "/hardware/ssd/bandwidth/one_request/size=400MiB"},
-      {"requests", "/hardware/ssd/bandwidth/one_request/read=1.5GB/s"},
-      {"requests", "/hardware/ssd/bandwidth/one_request/write=0.5GB/s"},
-      {"stored", "/hardware/ssd/bandwidth/beside_copies/write=0.5"},
+      {"stored", "/hardware/ssd/bandwidth/read/latency=1ms"},
+      {"stored", "/hardware/ssd/bandwidth/write/latency=1ms"},
+      {"stored", kRead},
+      {"stored", kWrite},
+      {"stored", kLoad},
+      {"loads", "/hardware/ssd/bandwidth/load/latency=2ms"},
+      {"loads", "/hardware/ssd/bandwidth/load/alone=1.5GB/s"},
+      {"loads", "/hardware/ssd/bandwidth/load/depth=400MiB"},
+      {"curves", "/hardware/ssd/bandwidth/read/rate=4GB/s"},
+      {"curves", "/hardware/ssd/bandwidth/read/latency=1ms"},
+      {"curves", "/hardware/ssd/bandwidth/read/alone=1.5GB/s"},
+      {"curves", "/hardware/ssd/bandwidth/read/depth=400MiB"},
+      {"curves", "/hardware/ssd/bandwidth/write/rate=4GB/s"},
+      {"curves", "/hardware/ssd/bandwidth/write/latency=1ms"},
+      {"curves", "/hardware/ssd/bandwidth/write/alone=0.5GB/s"},
+      {"curves", "/hardware/ssd/bandwidth/write/depth=400MiB"},
+      {"curves", "/hardware/links/pcie/to_device/rate=20GB/s"},
+      {"curves", "/hardware/links/pcie/to_device/latency=1ms"},
+      {"curves", "/hardware/links/pcie/to_device/alone=2GB/s"},
+      {"curves", "/hardware/links/pcie/to_device/depth=400MiB"},
+      {"curves", "/hardware/links/pcie/to_host/rate=20GB/s"},
+      {"curves", "/hardware/links/pcie/to_host/latency=1ms"},
+      {"curves", "/hardware/links/pcie/to_host/alone=2GB/s"},
+      {"curves", "/hardware/links/pcie/to_host/depth=400MiB"},
+      {"stored", R"(/hardware/contention=[{"on": "ssd_read", "while": "pcie", "left": 0.5}])"},
+      {"stored", R"(/hardware/contention=[{"on": "ssd_write", "while": "pcie", "left": 0.5}])"},
+      {"stored", R"(/hardware/contention=[{"on": "ssd_read", "while": "compute", "left": 0.5}])"},
+      {"stored",
+       R"(/hardware/contention=[{"on": "pcie_to_device", "while": "compute", "left": 0.5}])"},
+      {"stored",
+       R"(/hardware/contention=[{"on": "pcie_to_host", "while": "compute", "left": 0.5}])"},
       {"stored", "/hardware/ssd/block=64KiB", {"/system/prefetch=none"}},
       {"stored", "/hardware/links/pcie/of=gpu", {"/hardware/dram/bandwidth=600GB/s"}},
       {"stored", "/hardware/links/pcie/to_device=20GB/s"},
       {"stored", "/hardware/links/pcie/to_host=20GB/s"},
       {"stored", "/hardware/links/pcie/both=28GB/s"},
-      {"stored", "/hardware/links/pcie/latency=1ms"},
-      {"stored", "/hardware/links/pcie/beside_compute/to_device=0.5"},
-      {"stored", "/hardware/links/pcie/beside_compute/to_host=0.5"},
+      {"stored", "/hardware/links/pcie/to_device/latency=1ms"},
+      {"stored", "/hardware/links/pcie/to_host/latency=1ms"},
       {"stored", "/hardware/links/gpu/bandwidth=200GB/s"},
       {"stored", "/hardware/links/gpu/latency=5000ns"},
       {"stored", "/hardware/efficiency/compute=0.5"},
@@ -748,11 +775,11 @@ const std::vector<Move>& moves() {
       {"stored", "/model/name=other", {}, Effect::none},
       // All of a link is what it has where nothing interferes.
       {"stored",
-       R"(/hardware/links/pcie/beside_compute={"to_device": 1, "to_host": 1})",
+       R"(/hardware/contention=[{"on": "pcie_to_device", "while": "compute", "left": 1}])",
        {},
        Effect::none},
       {"stored",
-       R"(/hardware/ssd/bandwidth/beside_copies={"read": 1, "write": 1})",
+       R"(/hardware/contention=[{"on": "ssd_write", "while": "pcie", "left": 1}])",
        {},
        Effect::none},
       {"stored", "/hardware/name=other", {}, Effect::none},

@@ -27,7 +27,7 @@ RunConfig tiny_run() {
 /// Drives that move a token in so many ms.
 RunConfig with_drives(double milliseconds) {
   RunConfig config = tiny_run();
-  static_cast<DuplexLimits&>(config.hardware.ssd->bandwidth) = limits(1e6 / milliseconds, 1e6, 2e6);
+  set_rates(config.hardware.ssd->bandwidth, limits(1e6 / milliseconds, 1e6, 2e6));
   return config;
 }
 
@@ -86,8 +86,8 @@ TEST(BreakEven, AddsLatenciesAndAllLinksOfTheServer) {
   RunConfig config = tiny_run();
   config.hardware.gpus = 2;
   config.hardware.links.pcie.of = HostLinkOf::gpu;
-  config.hardware.links.pcie.latency = for_ms(7);
-  config.hardware.ssd->bandwidth.latency = for_ms(30);
+  set_latency(config.hardware.links.pcie, for_ms(7));
+  set_latency(config.hardware.ssd->bandwidth, for_ms(30));
   const BreakEven found = break_even(config);
   EXPECT_EQ(tier_of(found, Medium::dram).loads[0], for_ms(7 + 256));
   EXPECT_EQ(tier_of(found, Medium::ssd).loads[0], for_ms(7 + 30 + 512));

@@ -20,10 +20,11 @@ class SimpleTiming final : public TimingModel {
     const std::int64_t tokens = parts[0].added.value + batch;
     return {.total = SimDuration(10000000 * tokens),
             .layer = SimDuration(1000000 * tokens),
-            .less_second = SimDuration(1000000),
-            .less_in_run = SimDuration(2000000)};
+            .warm_up = {.cold = SimDuration(500000),
+                        .second = SimDuration(-500000),
+                        .warm = SimDuration(-1500000)}};
   }
-  [[nodiscard]] SimDuration decode_as_second() const override { return SimDuration(3000000); }
+  [[nodiscard]] WarmUp warm_up() const override { return {.second = SimDuration(3000000)}; }
 
  private:
   std::vector<DecodePiece> pieces_{
@@ -67,9 +68,11 @@ TEST(PacedTiming, TakesThePaceTimesAsLong) {
   const PrefillTime time = paced.prefill({&part, 1});
   EXPECT_EQ(time.total, SimDuration(30000000));
   EXPECT_EQ(time.layer, SimDuration(3000000));
-  EXPECT_EQ(time.less_second, SimDuration(1500000));
-  EXPECT_EQ(time.less_in_run, SimDuration(3000000));
-  EXPECT_EQ(paced.decode_as_second(), SimDuration(1500000));
+  EXPECT_EQ(time.after(0) - time.after(1), SimDuration(1500000));
+  EXPECT_EQ(time.after(0) - time.after(2), SimDuration(3000000));
+  EXPECT_EQ(paced.decode_warm_up(1), SimDuration(1500000));
+  EXPECT_EQ(paced.decode_warm_up(2), SimDuration(0));
+  EXPECT_EQ(paced.idle_gap(), timing.idle_gap());
   EXPECT_EQ(paced.decode_duration(1, Tokens(1000)), SimDuration(2500000));
   EXPECT_EQ(paced.decode_layer(1, Tokens(0)), SimDuration(500000));
 }

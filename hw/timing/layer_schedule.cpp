@@ -1,0 +1,52 @@
+#include "hw/timing/layer_schedule.hpp"
+
+#include <algorithm>
+
+#include "hw/timing/layer_pipeline.hpp"
+#include "sim/core/assert.hpp"
+#include "sim/core/histogram.hpp"
+
+namespace kvtier {
+
+SimDuration PassTime::outside_layers() const {
+  return std::max(SimDuration(0), total - layer * layers);
+}
+
+SimDuration LayerSchedule::end(const PassTime& pass, const LoadTime& load) const {
+  if (whole) {
+    return std::max(load.total, pass.before) + pass.total + pass.after;
+  }
+  return sizes.empty() ? end_of_equal_layers(pass, load) : end_of_unequal_layers(pass, load);
+}
+
+/// The extra time of a drive's first bytes is spread over all layers.
+SimDuration LayerSchedule::end_of_equal_layers(const PassTime& pass, const LoadTime& load) const {
+  const std::int64_t loading = std::max<std::int64_t>(1, pass.layers - ready);
+  const SimDuration latency = std::min(load.latency, load.total);
+  const SimDuration first =
+      ready > 0 ? SimDuration(0) : latency + (load.total - latency) / loading;
+  const SimDuration finish = pipelined_finish(
+      {.first = first - pass.before, .last = load.total - pass.before}, pass.total + pass.after,
+      pass.layer + pass.outside_layers() + pass.after);
+  return std::max(load.total, pass.before + finish);
+}
+
+/// After the last layer that waits for its KV, only compute is left.
+SimDuration LayerSchedule::end_of_unequal_layers(const PassTime& pass, const LoadTime& load) const {
+  KVTIER_ASSERT(std::ssize(sizes) == pass.layers, "every layer has its size");
+  const auto first = static_cast<std::size_t>(ready);
+  const Bytes there = first > 0 ? sizes[first - 1] : Bytes(0);
+  const std::int64_t all = (sizes.back() - there).value;
+  const SimDuration outside = pass.outside_layers();
+  SimDuration end = std::max(load.total, pass.before + pass.total + pass.after);
+  for (std::size_t i = first; i < sizes.size(); ++i) {
+    const Int128 moved = static_cast<Int128>(load.total.ns) * (sizes[i] - there).value;
+    const SimDuration loaded(static_cast<std::int64_t>(moved / all));
+    const std::int64_t computing = pass.layers - static_cast<std::int64_t>(i);
+    end = std::max(end, std::max(pass.before, loaded) + pass.layer * computing + outside +
+                            pass.after);
+  }
+  return end;
+}
+
+}  // namespace kvtier
