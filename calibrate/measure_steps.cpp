@@ -135,11 +135,10 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
                      .shape = step_shape(model, element),
                      .axes = profile_operation(OperationId::model_step).axes};
     for (const Step& step : steps) {
-      planned.cells.push_back({.at = {step.requests, step.added, step.past},
-                               .memory = memory,
-                               .prepare = [opened, step, after] {
-                                 return opened().prepare(step, after);
-                               }});
+      planned.cells.push_back(
+          {.at = {step.requests, step.added, step.past},
+           .memory = memory,
+           .prepare = [opened, step, after] { return opened().prepare(step, after); }});
     }
     return planned;
   };

@@ -283,7 +283,8 @@ class StoragePlan {
     return tables_.back();
   }
 
-  /// Adds a table whose samples begin after idle time, with time for several samples in many visits.
+  /// Adds a table whose samples begin after idle time, with time for several samples in many
+  /// visits.
   PlannedTable& add_after_idle(OperationId operation, std::string method) {
     PlannedTable& planned = add(operation, kAfterIdle, std::move(method));
     planned.rules = rules_with_pauses(target_);
@@ -496,7 +497,7 @@ class StoragePlan {
     for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
       PlannedTable& planned =
           add_after_idle(OperationId::drive_to_device,
-                          method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
+                         method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
       for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
         planned.cells.push_back(
             {.at = {bytes},

@@ -54,9 +54,8 @@ void check_contention(const HardwareConfig& hardware, const std::string& pointer
       problems.add(at + "/on", fmt::format("{} needs /hardware/ssd", name_of(item.on)));
     }
     if (!on_drives && item.while_work == ContendingWork::pcie) {
-      problems.add(at + "/while",
-                   fmt::format("{} is a way of pcie, whose transfers share its rate",
-                               name_of(item.on)));
+      problems.add(at + "/while", fmt::format("{} is a way of pcie, whose transfers share its rate",
+                                              name_of(item.on)));
     }
     const auto same = [&item](const Contention& other) {
       return other.on == item.on && other.while_work == item.while_work;

@@ -478,9 +478,10 @@ void describe(V& v, HardwareConfig& c) {
 }
 
 /// Reports problems that no single key shows: a limit of both ways together below that of one way
-/// alone, contention that is listed twice or on drives that are not installed, several GPUs without a link between them, or with a host link each but no bandwidth of
-/// host memory. `pointer` is where the hardware stands in the config, "/hardware" in a run's config
-/// and "" in a file of its own.
+/// alone, contention that is listed twice or on drives that are not installed, several GPUs without
+/// a link between them, or with a host link each but no bandwidth of host memory. `pointer` is
+/// where the hardware stands in the config, "/hardware" in a run's config and "" in a file of its
+/// own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
 /// Bandwidth of host memory that other programs leave; nullopt if it is never the limit.

@@ -556,10 +556,10 @@ Json convert_profile(Json old, const std::string& origin) {
   problems.set_origin("", origin);
   if (!old.is_object() || !old.contains("format") || !old["format"].is_string() ||
       !is_old_format(old["format"].get<std::string>())) {
-    problems.add("/format", fmt::format("expected one of {}, got {}", fmt::join(kOldFormats, ", "),
-                                        old.is_object() && old.contains("format")
-                                            ? quote_json(old["format"])
-                                            : "none"));
+    problems.add("/format",
+                 fmt::format("expected one of {}, got {}", fmt::join(kOldFormats, ", "),
+                             old.is_object() && old.contains("format") ? quote_json(old["format"])
+                                                                       : "none"));
     problems.throw_if_any();
   }
   old["format"] = kProfileFormat;

@@ -94,7 +94,6 @@ constexpr auto enum_names(CacheState) {
   return std::array{std::pair{"cold", CacheState::cold}, std::pair{"hot", CacheState::hot}};
 }
 
-
 /// The format of a table's numbers: of the weights of a matrix, of the KV of attention.
 enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 };
 constexpr auto enum_names(DataType) {

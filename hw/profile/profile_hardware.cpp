@@ -248,8 +248,8 @@ const ProfileCell* smallest_block(const Profile& profile, bool after_idle) {
   return one_block(profile, OperationId::drive_read, after_idle, std::less());
 }
 
-/// Sets the rate of a single block after idle time, the largest measured, without the latency, if it
-/// is lower than the rate at saturation.
+/// Sets the rate of a single block after idle time, the largest measured, without the latency, if
+/// it is lower than the rate at saturation.
 void add_start(MeasuredCurve& curve, const Profile& profile, OperationId operation,
                std::optional<double> latency) {
   const ProfileCell* const block = one_block(profile, operation, true, std::greater());
@@ -305,12 +305,11 @@ std::optional<double> share_beside_copies(const Profile& profile, const char* wa
 
 Json drives(const Profile& profile) {
   using enum OperationId;
-  MeasuredLink link{
-      .forward = {.rate = best_rate(profile, drive_read)},
-      .backward = {.rate = best_rate(profile, drive_write, "sustained")},
-      .both = best_rate(profile, drive_mix, {}, [](const ProfileCell& cell) {
-        return cell.at[2] > 0 && cell.at[2] < 100;
-      })};
+  MeasuredLink link{.forward = {.rate = best_rate(profile, drive_read)},
+                    .backward = {.rate = best_rate(profile, drive_write, "sustained")},
+                    .both = best_rate(profile, drive_mix, {}, [](const ProfileCell& cell) {
+                      return cell.at[2] > 0 && cell.at[2] < 100;
+                    })};
   if (!link.backward.rate) {
     link.backward.rate = best_rate(profile, drive_write);
   }

@@ -73,8 +73,7 @@ std::int64_t layers_to_hide_loading(std::span<const Bytes> sizes, BytesPerSecond
   // Layer i has to be loaded once the i layers before it have computed.
   const double hidden_by_layer = bandwidth.value * static_cast<double>(compute.ns) / 1e9;
   const auto needed_ahead = [&](std::size_t layer) {
-    return static_cast<double>(sizes[layer].value) -
-           static_cast<double>(layer) * hidden_by_layer;
+    return static_cast<double>(sizes[layer].value) - static_cast<double>(layer) * hidden_by_layer;
   };
   const auto first = static_cast<double>(sizes.front().value);
   const std::size_t last = sizes.size() - 1;

@@ -23,11 +23,10 @@ SimDuration LayerSchedule::end(const PassTime& pass, const LoadTime& load) const
 SimDuration LayerSchedule::end_of_equal_layers(const PassTime& pass, const LoadTime& load) const {
   const std::int64_t loading = std::max<std::int64_t>(1, pass.layers - ready);
   const SimDuration latency = std::min(load.latency, load.total);
-  const SimDuration first =
-      ready > 0 ? SimDuration(0) : latency + (load.total - latency) / loading;
-  const SimDuration finish = pipelined_finish(
-      {.first = first - pass.before, .last = load.total - pass.before}, pass.total + pass.after,
-      pass.layer + pass.outside_layers() + pass.after);
+  const SimDuration first = ready > 0 ? SimDuration(0) : latency + (load.total - latency) / loading;
+  const SimDuration finish =
+      pipelined_finish({.first = first - pass.before, .last = load.total - pass.before},
+                       pass.total + pass.after, pass.layer + pass.outside_layers() + pass.after);
   return std::max(load.total, pass.before + finish);
 }
 
@@ -43,8 +42,8 @@ SimDuration LayerSchedule::end_of_unequal_layers(const PassTime& pass, const Loa
     const Int128 moved = static_cast<Int128>(load.total.ns) * (sizes[i] - there).value;
     const SimDuration loaded(static_cast<std::int64_t>(moved / all));
     const std::int64_t computing = pass.layers - static_cast<std::int64_t>(i);
-    end = std::max(end, std::max(pass.before, loaded) + pass.layer * computing + outside +
-                            pass.after);
+    end = std::max(end,
+                   std::max(pass.before, loaded) + pass.layer * computing + outside + pass.after);
   }
   return end;
 }

@@ -214,10 +214,7 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
   prefill_time_ = has_contexts ? timing_->iteration_of(command.parts, contexts_)
                                : timing_->iteration(command.parts, command.decode_batch,
                                                     command.decode_context);
-  prefill_ = {.part = {},
-              .key = {},
-              .loads = command.loads,
-              .schedule = command.schedule};
+  prefill_ = {.part = {}, .key = {}, .loads = command.loads, .schedule = command.schedule};
   begin_prefill();
   SimDuration decode;
   if (has_contexts) [[unlikely]] {
@@ -267,8 +264,7 @@ void SimulatedBackend::finish_load(SimTime at, SimDuration latency) {
                       .total = prefill_time_.total,
                       .layer = prefill_time_.layer,
                       .after = after_work_};
-  const SimDuration end =
-      prefill_.schedule.end(pass, {.total = at - asked, .latency = latency});
+  const SimDuration end = prefill_.schedule.end(pass, {.total = at - asked, .latency = latency});
   loaded_done_ = std::max(loaded_done_, asked + end);
   if (awaits_ == 0) {
     gpu_done_ = loaded_done_;

@@ -90,8 +90,7 @@ struct Edge {
   std::size_t slowest_link = 0;
 
   [[nodiscard]] SimDuration beginning(Bytes bytes) const {
-    return latency +
-           ceil_ns(extra_ns_per_byte * static_cast<double>(std::min(bytes, depth).value));
+    return latency + ceil_ns(extra_ns_per_byte * static_cast<double>(std::min(bytes, depth).value));
   }
   /// Time of a transfer without other transfers and computing.
   [[nodiscard]] SimDuration idle_time(Bytes bytes) const {

@@ -122,8 +122,9 @@ void add_profile_modes(CLI::App& command, CalibrateOptions& options) {
                   "With --check: cells of each table to measure again, and points between them (8)")
       ->needs(check)
       ->check(whole_number(1, 10000));
-  CLI::Option* convert = command.add_option(
-      "--convert", options.convert, "Write a profile of an earlier format in today's format to --out");
+  CLI::Option* convert =
+      command.add_option("--convert", options.convert,
+                         "Write a profile of an earlier format in today's format to --out");
   convert->type_name("PROFILE");
   CLI::Option* explain =
       command.add_option("--explain", options.explain.profile,

@@ -276,8 +276,7 @@ void DeviceBackend::compute(Lane::Task task) {
 
 void DeviceBackend::start_prefill(const PrefillCommand& command) {
   decode_share_ = 0;
-  start_pass(pass_of(command), command.loads, command.schedule,
-             {.parts = {command.part}});
+  start_pass(pass_of(command), command.loads, command.schedule, {.parts = {command.part}});
 }
 
 void DeviceBackend::start_iteration(const IterationCommand& command) {
@@ -308,8 +307,7 @@ void DeviceBackend::start_pass(DecoderPass pass, std::span<const TransferId> loa
 }
 
 void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& schedule,
-                             const Loads& loads,
-                             ComputedWork work, const MoveLane& lane) {
+                             const Loads& loads, ComputedWork work, const MoveLane& lane) {
   Stream& stream = *lane.stream;
   const auto wait_for = [&](std::int64_t layer) {
     for (const std::shared_ptr<LoadProgress>& load : loads) {

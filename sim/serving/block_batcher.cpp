@@ -37,7 +37,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       bytes_per_token_(kv_bytes_per_token(config_.model)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
-                                                        : std::vector<Bytes>()),
+                                                 : std::vector<Bytes>()),
       saves_block_(config_.system.save.mode == SaveMode::blocking),
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
@@ -287,9 +287,8 @@ void BlockBatcher::launch() {
          .decode_batch = decoding_,
          .decode_context = context_,
          .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
-         .schedule = {
-             .sizes = unequal_sizes_,
-             .whole = loads && waits_for_whole_load(config_, tiers_[1]->medium())}});
+         .schedule = {.sizes = unequal_sizes_,
+                      .whole = loads && waits_for_whole_load(config_, tiers_[1]->medium())}});
   } else if (decoding_ > 0) {
     gpu_ = Gpu::decode;
     backend_.start_decode({.batch = decoding_,

@@ -482,15 +482,15 @@ void PagedBatcher::start_iteration() {
   if (batch > 0 && backend_.wants_running()) [[unlikely]] {
     tell_running_requests();
   }
-  backend_.start_iteration({.parts = parts_,
-                            .keys = keys_,
-                            .decode_batch = batch,
-                            .decode_context = batch > 0 ? context_ : Tokens(0),
-                            .loads = load_,
-                            .schedule = {.sizes = unequal_layers_
-                                                      ? std::span<const Bytes>(stored_sizes_)
-                                                      : std::span<const Bytes>(),
-                                         .whole = waits_for_whole_load(config_, slowest_load_)}});
+  backend_.start_iteration(
+      {.parts = parts_,
+       .keys = keys_,
+       .decode_batch = batch,
+       .decode_context = batch > 0 ? context_ : Tokens(0),
+       .loads = load_,
+       .schedule = {.sizes = unequal_layers_ ? std::span<const Bytes>(stored_sizes_)
+                                             : std::span<const Bytes>(),
+                    .whole = waits_for_whole_load(config_, slowest_load_)}});
 }
 
 void PagedBatcher::start_loads() {

@@ -477,8 +477,7 @@ void PrefillFirst::preload_next() {
   preloading_ = slot;
   load.tokens_ahead = tokens;
   load.layers_ahead = read_buffer_.layers({.added = r.history - tokens + r.input, .past = tokens});
-  load.preloaded =
-      stored_sizes_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
+  load.preloaded = stored_sizes_[static_cast<std::size_t>(load.layers_ahead - 1)] * tokens.value;
   tiers_.hbm().charge(Account::read_buffer, load.preloaded);
   loaded_bytes_[static_cast<std::size_t>(*medium)] += load.preloaded;
   load.transfer = backend_.start_transfer({.from = *medium,

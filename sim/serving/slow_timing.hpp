@@ -35,9 +35,7 @@ class SlowTiming final : public TimingModel {
   }
   [[nodiscard]] SimDuration slow(SimDuration time) const { return SimDuration(slow(time.ns)); }
   [[nodiscard]] WarmUp slow(const WarmUp& warm_up) const {
-    return {.cold = slow(warm_up.cold),
-            .second = slow(warm_up.second),
-            .warm = slow(warm_up.warm)};
+    return {.cold = slow(warm_up.cold), .second = slow(warm_up.second), .warm = slow(warm_up.warm)};
   }
   [[nodiscard]] PrefillTime slow(const PrefillTime& time) const {
     return {.total = slow(time.total),

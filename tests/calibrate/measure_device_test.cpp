@@ -176,8 +176,7 @@ TEST_F(StorageMeasures, LoadThroughARingAfterAPause) {
   const auto tables = plan({.seconds = 1e-4});
   // The other one is opened by a thread of its own, while this one goes on.
   ThrottledEngine* const writer = engine_;
-  const Sample sample =
-      find(tables, OperationId::drive_to_device, kAfterIdle, {4 << 20}).prepare();
+  const Sample sample = find(tables, OperationId::drive_to_device, kAfterIdle, {4 << 20}).prepare();
   EXPECT_EQ(writer->writes, 16);
   const std::int64_t begin = steady_clock().now_ns();
   const double seconds = sample();
@@ -198,8 +197,7 @@ TEST_F(StorageMeasures, NoticeALoadThatDidNotArrive) {
   (void)plan({});
   const Target target{.device = device, .model = target_.model, .memory = target_.memory};
   const auto tables = plan_storage(target, bench_);
-  const Sample sample =
-      find(tables, OperationId::drive_to_device, kAfterIdle, {1 << 16}).prepare();
+  const Sample sample = find(tables, OperationId::drive_to_device, kAfterIdle, {1 << 16}).prepare();
   EXPECT_THROW((void)sample(), DeviceError);
 }
 
@@ -424,8 +422,9 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
     double seconds = 0;  // as it says
     double passed = 0;
   };
-  const auto seen = [&](const char* variant, const std::vector<std::int64_t>& at) {
-    const Sample sample = find(tables, OperationId::model_step, variant, at).prepare();
+  const auto seen = [&](const char* variant, const std::vector<std::int64_t>& at,
+                        OperationId operation = OperationId::model_step) {
+    const Sample sample = find(tables, operation, variant, at).prepare();
     const std::int64_t gemms = device.gemms;
     const std::int64_t begin = steady_clock().now_ns();
     const double seconds = sample();
@@ -439,6 +438,10 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
   const Seen second = seen(kSecond, {1, 8, 0});
   EXPECT_EQ(second.gemms, 2 * prefill.gemms);
   EXPECT_GT(second.passed, std::chrono::duration<double>(kLongPause).count() + second.seconds);
+  // Three passes before the idle time, and one after it.
+  const Seen idle = seen("prefill", {1000}, OperationId::idle_pass);
+  EXPECT_EQ(idle.gemms, 4 * prefill.gemms);
+  EXPECT_GT(idle.passed, 0.001 + idle.seconds);
   for (const Seen& run : {seen(kWarm, {1, 8, 0}), seen(kDecodeWarm, {1, 1, 127})}) {
     EXPECT_EQ(run.gemms % prefill.gemms, 0);
     const std::int64_t times = run.gemms / prefill.gemms;

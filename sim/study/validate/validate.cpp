@@ -132,8 +132,8 @@ std::unique_ptr<Device> open(const ValidateOptions& options) {
 ServingSetup setup_of(const RunConfig& config, Device& device, const ValidateOptions& options,
                       bool verify) {
   check_runs_on_device(config, device);
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions, 1,
-                                  config.system.engine);
+  const auto timing =
+      make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
   return {.config = &config,
           .device = &device,
           .directory = options.storage,

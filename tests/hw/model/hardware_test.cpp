@@ -126,11 +126,10 @@ TEST(HardwareFiles, A100IsTheServerOfAttentionStore) {
   EXPECT_EQ(hardware.ssd->bandwidth.both, BytesPerSecond(5e9));
   // 2K tokens of LLaMA-65B are 5 GiB and load in 192 ms at the paper's rounding; here 5.37e9 B /
   // 26e9 B/s = 206 ms.
-  EXPECT_NEAR(
-      transfer_duration(kv_bytes(load_model("llama-65b"), 2048_tokens),
-                        hardware.links.pcie.forward.rate)
-          .seconds(),
-      0.192, 0.015);
+  EXPECT_NEAR(transfer_duration(kv_bytes(load_model("llama-65b"), 2048_tokens),
+                                hardware.links.pcie.forward.rate)
+                  .seconds(),
+              0.192, 0.015);
 }
 
 TEST(HardwareFiles, PricesGiveTheStorageSharesOfAttentionStore) {
@@ -191,15 +190,16 @@ TEST(HardwareConfig, RefusesInvalidCurves) {
   Json& drives = json["ssd"]["bandwidth"];
   drives["read"] = Json{{"latency", "11s"}, {"alone", "1B/s"}, {"depht", "1MiB"}};
   drives["write"] = 5;
-  EXPECT_EQ(problems_of<HardwareConfig>(json),
-            (Lines{"/ssd/bandwidth/read/rate: missing key",
-                   "/ssd/bandwidth/read/latency: expected a duration >= 0 and <= 10s such as "
-                   "\"360ms\", got \"11s\"",
-                   "/ssd/bandwidth/read/alone: expected a bandwidth >= 1kB/s such as \"26GB/s\", got "
-                   "\"1B/s\"",
-                   "/ssd/bandwidth/read/depht: unknown key (did you mean \"depth\"?)",
-                   "/ssd/bandwidth/write: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
-                   "5"}));
+  EXPECT_EQ(
+      problems_of<HardwareConfig>(json),
+      (Lines{"/ssd/bandwidth/read/rate: missing key",
+             "/ssd/bandwidth/read/latency: expected a duration >= 0 and <= 10s such as "
+             "\"360ms\", got \"11s\"",
+             "/ssd/bandwidth/read/alone: expected a bandwidth >= 1kB/s such as \"26GB/s\", got "
+             "\"1B/s\"",
+             "/ssd/bandwidth/read/depht: unknown key (did you mean \"depth\"?)",
+             "/ssd/bandwidth/write: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+             "5"}));
   HardwareConfig hardware = load_hardware();
   hardware.ssd->bandwidth.backward.alone = BytesPerSecond(1e9);
   hardware.ssd->bandwidth.load = CurveStart{.alone = BytesPerSecond(1e9)};
@@ -398,37 +398,38 @@ TEST(HardwareConfig, RefusesFiguresThatNoMachineHas) {
   json["efficiency"]["iteration_overhead"] = "4h";
   EXPECT_EQ(
       problems_of<HardwareConfig>(json),
-      (Lines{"/gpu/peak: expected a compute rate >= 100MFLOP/s and <= 200PFLOP/s such as "
-             "\"312TFLOP/s\", got \"989.4PFLOP/s\"",
-             "/gpu/price: expected a price (by the hour, or bought for 1 to 20 years as \"30000$ "
-             "over 4y\") >= 0 and <= 1000$/h such as \"5$/h\", got \"4916$/h\"",
-             "/hbm/capacity: expected a size > 0 and <= 16TiB such as \"128GiB\", got \"80TiB\"",
-             "/hbm/bandwidth: expected a bandwidth >= 10MB/s and <= 1000TB/s such as \"26GB/s\", "
-             "got \"3350TB/s\"",
-             "/dram/capacity: expected a size > 0 and <= 256PiB such as \"128GiB\", got "
-             "\"512PiB\"",
-             "/dram/price: expected a price (by the hour, or bought for 1 to 20 years as "
-             "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
-             "\"8.8$/h/GiB\"",
-             "/dram/bandwidth: expected a bandwidth >= 100kB/s and <= 100TB/s such as \"26GB/s\", "
-             "got \"450TB/s\"",
-             "/ssd/price: expected a price (by the hour, or bought for 1 to 20 years as "
-             "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
-             "\"40000$/GiB over 4y\"",
-             "/ssd/bandwidth/read: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
-             "\"26GB/s\", got \"55TB/s\"",
-             "/ssd/bandwidth/both: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
-             "\"99kB/s\"",
-             "/links/pcie/to_device: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
-             "\"26GB/s\", got \"52.8TB/s\"",
-             "/links/pcie/to_host/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
-             "\"11s\"",
-             "/links/gpu/bandwidth: expected a bandwidth >= 0 and <= 10TB/s such as \"26GB/s\", "
-             "got \"450TB/s\"",
-             "/links/gpu/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
-             "\"1min\"",
-             "/efficiency/iteration_overhead: expected a duration >= 0 and <= 10s such as "
-             "\"360ms\", got \"4h\""}));
+      (Lines{
+          "/gpu/peak: expected a compute rate >= 100MFLOP/s and <= 200PFLOP/s such as "
+          "\"312TFLOP/s\", got \"989.4PFLOP/s\"",
+          "/gpu/price: expected a price (by the hour, or bought for 1 to 20 years as \"30000$ "
+          "over 4y\") >= 0 and <= 1000$/h such as \"5$/h\", got \"4916$/h\"",
+          "/hbm/capacity: expected a size > 0 and <= 16TiB such as \"128GiB\", got \"80TiB\"",
+          "/hbm/bandwidth: expected a bandwidth >= 10MB/s and <= 1000TB/s such as \"26GB/s\", "
+          "got \"3350TB/s\"",
+          "/dram/capacity: expected a size > 0 and <= 256PiB such as \"128GiB\", got "
+          "\"512PiB\"",
+          "/dram/price: expected a price (by the hour, or bought for 1 to 20 years as "
+          "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
+          "\"8.8$/h/GiB\"",
+          "/dram/bandwidth: expected a bandwidth >= 100kB/s and <= 100TB/s such as \"26GB/s\", "
+          "got \"450TB/s\"",
+          "/ssd/price: expected a price (by the hour, or bought for 1 to 20 years as "
+          "\"10$/GiB over 4y\") >= 0 and <= 1$/h/GiB such as \"0.0088$/h/GiB\", got "
+          "\"40000$/GiB over 4y\"",
+          "/ssd/bandwidth/read: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
+          "\"26GB/s\", got \"55TB/s\"",
+          "/ssd/bandwidth/both: expected a bandwidth >= 100kB/s such as \"26GB/s\", got "
+          "\"99kB/s\"",
+          "/links/pcie/to_device: expected a bandwidth >= 100kB/s and <= 10TB/s such as "
+          "\"26GB/s\", got \"52.8TB/s\"",
+          "/links/pcie/to_host/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
+          "\"11s\"",
+          "/links/gpu/bandwidth: expected a bandwidth >= 0 and <= 10TB/s such as \"26GB/s\", "
+          "got \"450TB/s\"",
+          "/links/gpu/latency: expected a duration >= 0 and <= 10s such as \"360ms\", got "
+          "\"1min\"",
+          "/efficiency/iteration_overhead: expected a duration >= 0 and <= 10s such as "
+          "\"360ms\", got \"4h\""}));
 }
 
 TEST(HardwareConfig, RefusesMachinesTooSlowToSimulate) {

@@ -232,8 +232,7 @@ TEST(MeasuredHardware, TakesTheShareOfTheHostLinkThatComputingLeaves) {
   add_table(profile, copy_duplex, "to_device", {cell({1000}, 0.4), cell({2000}, 1)});
   add_table(profile, copy_duplex, "to_host", {cell({1000}, 1)});
   add_table(profile, copy_beside_compute, "to_host", {cell({1000}, 0.9)});
-  EXPECT_EQ(contention(),
-            Json::parse(R"([{"on": "pcie_to_device", "while": "compute", "left": 0.2},
+  EXPECT_EQ(contention(), Json::parse(R"([{"on": "pcie_to_device", "while": "compute", "left": 0.2},
                             {"on": "pcie_to_host", "while": "compute", "left": 1.0}])"));
 }
 
@@ -246,8 +245,8 @@ TEST(DescribedHardware, IsAServerOfOneDeviceWithoutPrices) {
     add_table(profile, copy_duplex, variant, {cell({1000000}, 1)});
   }
   add_table(profile, drive_read, "random", {cell({100, 4}, 0.1)});
-  add_table(profile, drive_read, "random", {cell({kDriveRequestBytes, 4}, 1048.576)});
-  add_table(profile, drive_beside_copies, "read", {cell({kDriveRequestBytes}, 2048)});
+  add_table(profile, drive_read, "random", {cell({kDriveRequestBytes, 4}, 2048)});
+  add_table(profile, drive_beside_copies, "read", {cell({kDriveRequestBytes}, 4096)});
   profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(2048)};
   Problems problems;
   HardwareConfig hardware;

@@ -74,10 +74,11 @@ TEST(ProfileFile, ReportsOnlyTheVersionIfItDiffers) {
 
 TEST(ProfileFile, RefusesEarlierFormatsWithTheCommandThatConvertsThem) {
   for (const char* format : {"kvtier.profile/1", "kvtier.profile/2"}) {
-    EXPECT_EQ(problems_after([format](Json& json) { json["format"] = format; }),
-              Lines{fmt::format("p.json: /format: expected \"kvtier.profile/3\", got \"{}\": convert "
-                                "it with kvtier calibrate --convert p.json --out NEW",
-                                format)});
+    EXPECT_EQ(
+        problems_after([format](Json& json) { json["format"] = format; }),
+        Lines{fmt::format("p.json: /format: expected \"kvtier.profile/3\", got \"{}\": convert "
+                          "it with kvtier calibrate --convert p.json --out NEW",
+                          format)});
   }
 }
 
@@ -90,7 +91,8 @@ TEST(ConvertProfile, RenamesOperationsAndVariants) {
       {"operation": "drive_read", "variant": "after_pause"},
       {"operation": "G1", "variant": "step"},
       {"operation": "drive_write", "variant": "burst"}, 3]})");
-  EXPECT_EQ(convert_profile(old, "p.json"), Json::parse(R"({"format": "kvtier.profile/3", "tables": [
+  EXPECT_EQ(convert_profile(old, "p.json"),
+            Json::parse(R"({"format": "kvtier.profile/3", "tables": [
       {"operation": "model_step", "variant": "cold"},
       {"operation": "model_step", "variant": "second"},
       {"operation": "model_step", "variant": "warm"},

@@ -77,10 +77,7 @@ class PieceTiming final : public TimingModel {
  public:
   PieceTiming(std::vector<DecodePiece> pieces, SimDuration layer, SimDuration outside,
               const WarmUp& warm_up = {})
-      : pieces_(std::move(pieces)),
-        layer_(layer),
-        outside_(outside),
-        warm_up_(warm_up) {}
+      : pieces_(std::move(pieces)), layer_(layer), outside_(outside), warm_up_(warm_up) {}
   [[nodiscard]] PrefillTime iteration(std::span<const PrefillPart>, std::int64_t,
                                       Tokens) const override {
     return {.total = layer_ * kLayers + outside_, .layer = layer_, .warm_up = warm_up_};
@@ -210,8 +207,8 @@ TEST(SimulatedBackend, BothSteppingsStopAtTheSameNanosecond) {
 // ---- Layer-wise loading (AttentionStore 3.2.1): n layers, load L and compute C for each ----
 
 /// Time of a prefill whose load of `load` bytes begins at the same time.
-SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load,
-                         std::int64_t ready, bool whole, const std::vector<Bytes>& sizes = {},
+SimDuration prefill_time(SimDuration layer, SimDuration outside, Bytes load, std::int64_t ready,
+                         bool whole, const std::vector<Bytes>& sizes = {},
                          SimDuration command_overhead = SimDuration(0)) {
   const PieceTiming timing({{Tokens(0), 1, 0}}, layer, outside);
   HardwareConfig hardware = tiny_hardware();
@@ -354,9 +351,8 @@ TEST(SimulatedBackend, TheStartOfADrivesCurveIsSpreadOverTheLayersOfALoad) {
 SimTime copied_beside(DecodeStepping stepping,
                       const std::function<void(SimulatedBackend&, TransferId)>& start) {
   HardwareConfig hardware = tiny_hardware();
-  hardware.contention = {{.on = ContendedWay::pcie_to_device,
-                          .while_work = ContendingWork::compute,
-                          .left = 0.5}};
+  hardware.contention = {
+      {.on = ContendedWay::pcie_to_device, .while_work = ContendingWork::compute, .left = 0.5}};
   const PieceTiming timing({{Tokens(0), 2000000 * kTicksPerNs, 0}}, for_ms(2), for_ms(0));
   SimulatedBackend backend(hardware, kLayers, timing, stepping);
   start(backend, backend.start_transfer({.from = Medium::dram,

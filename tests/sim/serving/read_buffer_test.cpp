@@ -98,9 +98,8 @@ TEST(ReadBuffer, CountsOnTheRateThatLoadsKeepBesideSaves) {
 
 TEST(ReadBuffer, CountsOnTheRateThatLoadsKeepBesideCompute) {
   RunConfig beside = automatic();
-  beside.hardware.contention = {{.on = ContendedWay::pcie_to_device,
-                                 .while_work = ContendingWork::compute,
-                                 .left = 0.5}};
+  beside.hardware.contention = {
+      {.on = ContendedWay::pcie_to_device, .while_work = ContendingWork::compute, .left = 0.5}};
   RunConfig slow = automatic();
   set_rates(slow.hardware.links.pcie, limits(5e5, 1e6, 2e6));
   expect_same_layers(beside, slow);

@@ -89,7 +89,8 @@ inline void set_alone(CurveStart& start, double rate, std::int64_t depth) {
   ssd.price = DollarsPerGibHour(1);
   set_rates(ssd.bandwidth, limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond));
   hardware.ssd = ssd;
-  set_rates(hardware.links.pcie, limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond));
+  set_rates(hardware.links.pcie,
+            limits(kMegabytePerSecond, kMegabytePerSecond, 2 * kMegabytePerSecond));
   hardware.links.gpu = {.bandwidth = BytesPerSecond(1e9), .latency = SimDuration(0)};
   hardware.efficiency = {
       .compute = 1, .memory = 1, .gpu_link = 1, .iteration_overhead = kMillisecond};

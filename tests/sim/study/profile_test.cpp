@@ -233,8 +233,8 @@ TEST_F(ProfileHardware, GivesNoContentionOnDrivesThatAreNotInstalled) {
   add(OperationId::drive_beside_copies, "read", {kDriveRequestBytes}, 2e-3);
   write_profile(dir_.path("drives.json"), profile);
   const auto listed = [&](const std::string& ssd, const Lines& settings) {
-    return resolve(fmt::format(R"({{"preset": "a100-80g", "gpus": 1, "profile": "./drives.json"{}}})",
-                               ssd),
+    return resolve(fmt::format(
+                       R"({{"preset": "a100-80g", "gpus": 1, "profile": "./drives.json"{}}})", ssd),
                    settings)
         .hardware.contention.size();
   };

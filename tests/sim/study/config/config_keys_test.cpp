@@ -253,11 +253,10 @@ class Bases {
   TempDir dir_;
 };
 
-const std::vector<std::string> kBases{"stored",   "plain",      "hbm",    "cxl",        "car",
-                                      "paged",    "timed",      "table",  "log",        "texts",
-                                      "measured", "compressed", "blocks", "hbm_blocks", "tree",
-                                      "windows",  "latents",    "states", "by_hand",    "curves",
-                                      "loads"};
+const std::vector<std::string> kBases{
+    "stored", "plain",   "hbm",     "cxl",      "car",        "paged",  "timed",
+    "table",  "log",     "texts",   "measured", "compressed", "blocks", "hbm_blocks",
+    "tree",   "windows", "latents", "states",   "by_hand",    "curves", "loads"};
 
 const std::vector<Move>& moves() {
   static const Settings lru_tiers{"/system/tiers/dram/eviction=lru",

@@ -1,0 +1,80 @@
+#include "hw/timing/layer_schedule.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/core/rng.hpp"
+
+namespace kvtier {
+namespace {
+
+constexpr std::int64_t kLayers = 4;
+
+/// A layer computes when the layer before it is done and its KV has arrived.
+SimDuration one_by_one(const PassTime& pass, const std::vector<SimDuration>& arrivals) {
+  SimDuration time = pass.before;
+  for (const SimDuration arrival : arrivals) {
+    time = std::max(time, arrival) + pass.layer;
+  }
+  return time + pass.outside_layers() + pass.after;
+}
+
+PassTime random_pass(RandomStream& random) {
+  const SimDuration layer(1 + random.index(1000));
+  return {.layers = kLayers,
+          .before = SimDuration(random.index(500)),
+          .total = layer * kLayers + SimDuration(random.index(300)),
+          .layer = layer,
+          .after = SimDuration(random.index(500))};
+}
+
+TEST(LayerSchedule, EqualLayersEndAsComputedOneByOne) {
+  RandomStream random(1, "tests/layer_schedule");
+  for (int trial = 0; trial < 500; ++trial) {
+    const PassTime pass = random_pass(random);
+    const LayerSchedule schedule{.ready = random.index(kLayers)};
+    const SimDuration latency(schedule.ready > 0 ? 0 : random.index(500));
+    const SimDuration each(1 + random.index(1000));
+    std::vector<SimDuration> arrivals;
+    for (std::int64_t i = 0; i < kLayers; ++i) {
+      const std::int64_t loaded = i + 1 - schedule.ready;
+      arrivals.push_back(loaded > 0 ? latency + each * loaded : SimDuration(0));
+    }
+    const LoadTime load{.total = arrivals.back(), .latency = latency};
+    ASSERT_EQ(schedule.end(pass, load), one_by_one(pass, arrivals)) << schedule.ready << " ready";
+  }
+}
+
+// The sizes of the layers are 4, 3, 2 and 1 of 10.
+TEST(LayerSchedule, UnequalLayersEndAsComputedOneByOne) {
+  RandomStream random(2, "tests/layer_schedule");
+  const std::vector<Bytes> sizes{Bytes(4), Bytes(7), Bytes(9), Bytes(10)};
+  for (int trial = 0; trial < 500; ++trial) {
+    const PassTime pass = random_pass(random);
+    const LayerSchedule schedule{.sizes = sizes};
+    const SimDuration unit(1 + random.index(300));
+    std::vector<SimDuration> arrivals;
+    for (const Bytes size : sizes) {
+      arrivals.push_back(unit * size.value);
+    }
+    ASSERT_EQ(schedule.end(pass, {.total = unit * 10, .latency = {}}), one_by_one(pass, arrivals));
+  }
+}
+
+TEST(LayerSchedule, WaitsForAllLayersIfToldTo) {
+  const PassTime pass{.layers = kLayers,
+                      .before = SimDuration(5),
+                      .total = SimDuration(50),
+                      .layer = SimDuration(10),
+                      .after = SimDuration(7)};
+  const LayerSchedule schedule{.whole = true};
+  EXPECT_EQ(schedule.end(pass, {.total = SimDuration(30), .latency = {}}), SimDuration(87));
+  EXPECT_EQ(schedule.end(pass, {.total = SimDuration(3), .latency = {}}), SimDuration(62));
+  EXPECT_EQ(schedule.awaited(0, kLayers), kLayers - 1);
+  EXPECT_EQ(LayerSchedule().awaited(2, kLayers), 2);
+}
+
+}  // namespace
+}  // namespace kvtier
