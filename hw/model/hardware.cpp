@@ -83,28 +83,12 @@ Json write_config(const ProfileChoice& choice) { return choice.name; }
 
 Json config_schema(const ProfileChoice&) { return Json{{"type", "string"}}; }
 
-namespace {
-
-/// The keys of a curve as an object.
-struct CurveKeys {
-  ServiceCurve& curve;
-};
-
-template <class V>
-void describe(V& v, CurveKeys& c) {
-  v.field("rate", c.curve.rate, "Throughput at saturation, which concurrent transfers share.",
-          required(bounds::link_rate()));
-  describe(v, static_cast<CurveStart&>(c.curve));
-}
-
-}  // namespace
-
 void read_config(ServiceCurve& curve, const Json& json, const std::string& pointer,
                  Problems& problems) {
   ServiceCurve read;
   const std::size_t before = problems.lines().size();
   if (json.is_object()) {
-    CurveKeys keys{read};
+    ServiceCurveKeys keys{read};
     read_value(keys, json, pointer, problems);
   } else {
     read_value(read.rate, json, pointer, problems, bounds::link_rate());
@@ -119,14 +103,15 @@ Json write_config(const ServiceCurve& curve) {
     return write_value(curve.rate);
   }
   ServiceCurve written = curve;
-  return write_value(CurveKeys{written});
+  return write_value(ServiceCurveKeys{written});
 }
 
 Json config_schema(const ServiceCurve&) {
   ServiceCurve curve;
-  CurveKeys keys{curve};
-  return Json{
-      {"anyOf", Json::array({value_schema(curve.rate, bounds::link_rate()), value_schema(keys)})}};
+  ServiceCurveKeys keys{curve};
+  Json object = value_schema(keys);
+  object["description"] = "A service curve.";
+  return Json{{"anyOf", Json::array({value_schema(curve.rate, bounds::link_rate()), object})}};
 }
 
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer,

@@ -172,6 +172,18 @@ struct ServiceCurve : CurveStart {
 
   friend bool operator==(const ServiceCurve&, const ServiceCurve&) = default;
 };
+/// The keys of a curve as an object.
+struct ServiceCurveKeys {
+  ServiceCurve& curve;
+};
+
+template <class V>
+void describe(V& v, ServiceCurveKeys& c) {
+  v.field("rate", c.curve.rate, "Throughput at saturation, which concurrent transfers share.",
+          required(bounds::link_rate()));
+  describe(v, static_cast<CurveStart&>(c.curve));
+}
+
 void read_config(ServiceCurve& curve, const Json& json, const std::string& pointer,
                  Problems& problems);
 [[nodiscard]] Json write_config(const ServiceCurve& curve);
@@ -466,9 +478,10 @@ void describe(V& v, HardwareConfig& c) {
   v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
   v.field("ssd", c.ssd, "Storage, or none.");
   v.field("links", c.links, "Links between host and GPUs, and between GPUs.", required());
-  v.rare("contention", c.contention, {},
-         "Rates that other work lowers. Both ways of a link together keep the larger share of the "
-         "two ways.");
+  v.rare(
+      "contention", c.contention, {},
+      "Rates that other work lowers: a list of {\"on\", \"while\", \"left\"}. Both ways of a link "
+      "together keep the larger share of the two ways.");
   v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");

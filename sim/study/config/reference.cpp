@@ -51,6 +51,8 @@ std::string accepted(const Limits& limits) {
     return "a policy";
   } else if constexpr (std::is_same_v<T, ProfileChoice>) {
     return "a profile";
+  } else if constexpr (std::is_same_v<T, ServiceCurve>) {
+    return accepted<BytesPerSecond>(bounds::link_rate()) + ", or a service curve";
   } else if constexpr (std::is_same_v<T, SessionCount>) {
     return "a whole number > 0, `\"all\"`, or `\"auto\"`";
   } else if constexpr (std::is_same_v<T, KvSize>) {
@@ -166,6 +168,18 @@ std::string policy_table(const PolicyRegistry& registry) {
          policies("`/cluster/router`", registry.routing);
 }
 
+/// The keys of /hardware, and those of the objects that several of them hold.
+std::string hardware_reference(const HardwareConfig& defaults) {
+  ServiceCurve curve;
+  return section("/hardware", defaults) +
+         "\n#### Service curves\n\nEach way of a link or drive is a rate, or an object with these "
+         "keys. The first `depth` bytes of a transfer move at the rate `alone`, the others at "
+         "`rate`. `/hardware/ssd/bandwidth/load` has no `rate`.\n\n" +
+         section("", ServiceCurveKeys{curve}) +
+         "\n#### Contention\n\nThe items of `/hardware/contention`:\n\n" +
+         section("", Contention());
+}
+
 }  // namespace
 
 std::string config_reference(const std::string& which, const PolicyRegistry& registry) {
@@ -174,7 +188,7 @@ std::string config_reference(const std::string& which, const PolicyRegistry& reg
     return fmt::format("### /{}\n\n{}", key, text);
   };
   const std::string model = section("/model", defaults.model);
-  const std::string hardware = section("/hardware", defaults.hardware);
+  const std::string hardware = hardware_reference(defaults.hardware);
   const std::string system =
       section("/system", defaults.system) + "\n#### Policies\n\n" + policy_table(registry);
   if (which == "model") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <regex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -272,18 +273,21 @@ void collect_keys(const json& schema, const std::string& at, std::vector<std::st
   }
   if (schema.contains("anyOf")) {
     for (const json& choice : schema["anyOf"]) {
-      collect_keys(choice, at, keys);
+      // The reference has the keys of service curves once.
+      const bool is_curve = choice.value("description", "") == "A service curve.";
+      collect_keys(choice, is_curve ? "" : at, keys);
     }
   }
 }
 
 TEST_F(Reference, HasEveryKeyOfTheSchema) {
   const std::string page = read_file(page_);
+  const std::set<std::string> curve_keys{"/rate", "/latency", "/alone", "/depth"};
   std::vector<std::string> keys;
   collect_keys(json::parse(kvtier({"schema"}).out), "", keys);
   EXPECT_GT(keys.size(), 80U);
   for (const std::string& key : keys) {
-    const bool is_section = key.find('/', 1) == std::string::npos;
+    const bool is_section = key.find('/', 1) == std::string::npos && !curve_keys.contains(key);
     EXPECT_NE(page.find(is_section ? "### " + key + "\n" : "| `" + key + "` |"), std::string::npos)
         << key;
   }
