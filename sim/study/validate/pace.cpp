@@ -9,12 +9,6 @@ SimDuration times(SimDuration duration, double factor) {
   return duration_from_seconds(duration.seconds() * factor);
 }
 
-WarmUp times(const WarmUp& warm_up, double factor) {
-  return {.cold = times(warm_up.cold, factor),
-          .second = times(warm_up.second, factor),
-          .warm = times(warm_up.warm, factor)};
-}
-
 std::int64_t times(std::int64_t ticks, double factor) {
   const double paced = static_cast<double>(ticks) * factor;
   constexpr double kMost = 9.2e18;
@@ -22,6 +16,14 @@ std::int64_t times(std::int64_t ticks, double factor) {
     detail::simulated_time_overflows();
   }
   return std::llround(paced);
+}
+
+/// Overheads may be negative.
+WarmUp times(const WarmUp& warm_up, double factor) {
+  const auto overhead = [factor](SimDuration time) { return SimDuration(times(time.ns, factor)); };
+  return {.cold = overhead(warm_up.cold),
+          .second = overhead(warm_up.second),
+          .warm = overhead(warm_up.warm)};
 }
 
 }  // namespace
