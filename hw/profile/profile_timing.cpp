@@ -129,19 +129,22 @@ std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t 
   return std::nullopt;
 }
 
-/// The shortest measured idle time after which a pass takes more than half of the additional time
-/// that it takes after the longest one; nullopt if idle time costs nothing.
+/// The shortest measured idle time from which on a pass takes more than half of the additional time
+/// that it takes after the longest one; nullopt if idle time costs no more than noise.
 std::optional<SimDuration> idle_gap_of(const ProfileTable& passes) {
   std::vector<ProfileCell> cells = passes.cells;
   std::ranges::sort(cells, {}, &ProfileCell::at);
-  if (cells.size() < 2 || cells.back().median_seconds <= cells.front().median_seconds) {
+  constexpr double kNoise = 1.1;
+  if (cells.size() < 2 || cells.back().median_seconds <= kNoise * cells.front().median_seconds) {
     return std::nullopt;
   }
   const double half = std::midpoint(cells.front().median_seconds, cells.back().median_seconds);
-  const auto cold = std::ranges::find_if(
-      cells, [half](const ProfileCell& cell) { return cell.median_seconds > half; });
+  std::size_t cold = cells.size() - 1;
+  while (cells[cold - 1].median_seconds > half) {
+    --cold;
+  }
   constexpr std::int64_t kNsPerUs = 1000;
-  return SimDuration(cold->at[0] * kNsPerUs);
+  return SimDuration(cells[cold].at[0] * kNsPerUs);
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ class RooflineTiming;
 ///
 /// The first three are the warm-up (WarmUp). A decode iteration as the second pass takes as much
 /// longer than a warm one as a prefill does. An iteration with prompts counts as a prefill. The
-/// idle gap is the shortest measured idle time (idle_pass) after which a pass takes more than half
-/// of the additional time that it takes after the longest one.
+/// idle gap is the shortest measured idle time (idle_pass) from which on a pass takes more than
+/// half of the additional time that it takes after the longest one.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
 /// tokens and the rank with the longest attention set the pace. The tokens of all ranks share one

@@ -301,8 +301,11 @@ TEST(ProfileTiming, TakesTheIdleGapFromPassesAfterIdleTime) {
   for (const KeyPositions positions : {KeyPositions::decoupled, KeyPositions::embedded}) {
     EXPECT_EQ(timing_of(profile, 4, positions).idle_gap(), 30_ms);
   }
-  // Idle time costs nothing.
-  profile.tables.back().cells[1] = cell({100000}, 0.0105);
+  // A longer idle time after which a pass is warm.
+  profile.tables.back().cells[3] = cell({30000}, 0.014);
+  EXPECT_EQ(timing_of(profile, 4, KeyPositions::decoupled).idle_gap(), 100_ms);
+  // Idle time costs less than a tenth.
+  profile.tables.back().cells[1] = cell({100000}, 0.0115);
   EXPECT_EQ(timing_of(profile, 4, KeyPositions::decoupled).idle_gap(), kUsualIdleGap);
 }
 
