@@ -1,9 +1,13 @@
 #include "sim/study/config/reference.hpp"
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "sim/core/assert.hpp"
 #include "sim/serving/config.hpp"
 
 namespace kvtier {
@@ -15,6 +19,39 @@ struct Row {
   std::string default_text;
   std::string meaning;
 };
+
+/// The keys that a first config sets besides its presets.
+constexpr std::array<std::string_view, 25> kStartHere{
+    "/workload/generator",
+    "/workload/trace",
+    "/workload/format",
+    "/workload/sessions",
+    "/workload/arrivals",
+    "/workload/arrival_rate",
+    "/workload/speed_up",
+    "/workload/think_time/mean",
+    "/serving/slots",
+    "/serving/token_budget",
+    "/serving/kv_memory",
+    "/cluster/instances",
+    "/cluster/router",
+    "/system/batching",
+    "/system/tiers/dram/eviction",
+    "/system/tiers/dram/blocks/capacity",
+    "/system/prefetch",
+    "/hardware/gpus",
+    "/hardware/gpu/price",
+    "/hardware/dram/capacity",
+    "/hardware/dram/price",
+    "/hardware/ssd/capacity",
+    "/hardware/ssd/price",
+    "/hardware/profile",
+    "/seed",
+};
+
+bool starts_here(const std::string& pointer) {
+  return std::find(kStartHere.begin(), kStartHere.end(), pointer) != kStartHere.end();
+}
 
 std::string number_range(const char* noun, const Limits& limits) {
   if (limits.minimum && limits.maximum && !limits.minimum_excluded) {
@@ -128,18 +165,43 @@ std::string cell_text(const std::string& text) {
 std::string table(const std::vector<Row>& rows) {
   std::string text = "| key | value | default | meaning |\n|---|---|---|---|\n";
   for (const Row& row : rows) {
-    text += fmt::format("| `{}` | {} | {} | {} |\n", row.pointer, cell_text(row.accepted),
-                        cell_text(row.default_text), cell_text(row.meaning));
+    const char* mark = starts_here(row.pointer) ? "**" : "";
+    text +=
+        fmt::format("| {0}`{1}`{0} | {2} | {3} | {4} |\n", mark, row.pointer,
+                    cell_text(row.accepted), cell_text(row.default_text), cell_text(row.meaning));
   }
   return text;
 }
 
 template <class T>
-std::string section(const std::string& pointer, T config) {
+std::vector<Row> rows_of(const std::string& pointer, T config) {
   std::vector<Row> rows;
   ReferenceWriter writer(pointer, rows);
   describe(writer, config);
-  return table(rows);
+  return rows;
+}
+
+template <class T>
+std::string section(const std::string& pointer, T config) {
+  return table(rows_of(pointer, std::move(config)));
+}
+
+std::string start_here(const RunConfig& defaults, const Row& seed) {
+  std::vector<Row> all = rows_of("/workload", defaults.workload);
+  const auto append = [&all](const std::vector<Row>& rows) {
+    all.insert(all.end(), rows.begin(), rows.end());
+  };
+  append(rows_of("/serving", defaults.serving));
+  append(rows_of("/cluster", defaults.cluster));
+  append(rows_of("/system", defaults.system));
+  append(rows_of("/hardware", defaults.hardware));
+  all.push_back(seed);
+  std::erase_if(all, [](const Row& row) { return !starts_here(row.pointer); });
+  KVTIER_ASSERT(all.size() == kStartHere.size(), "every key to start with exists");
+  return "### Start here\n\nA first config names a `/model`, a `/hardware` and a `/system` by "
+         "their "
+         "presets and sets some of these keys. The tables below have them in bold.\n\n" +
+         table(all);
 }
 
 template <class Interface>
@@ -204,16 +266,16 @@ std::string config_reference(const std::string& which, const PolicyRegistry& reg
     throw ConfigError(
         fmt::format("schema: expected one of run, model, hardware, system, got \"{}\"", which));
   }
-  std::string text = titled("workload", section("/workload", defaults.workload));
+  const Row seed{"/seed", accepted<std::int64_t>(non_negative()),
+                 fmt::format("`{}`", defaults.seed), "Master seed of every random stream."};
+  std::string text = start_here(defaults, seed);
+  text += "\n" + titled("workload", section("/workload", defaults.workload));
   text += "\n" + titled("serving", section("/serving", defaults.serving));
   text += "\n" + titled("cluster", section("/cluster", defaults.cluster));
   text += "\n" + titled("system", system);
   text += "\n" + titled("hardware", hardware);
   text += "\n" + titled("model", model);
-  std::vector<Row> seed{{"/seed", accepted<std::int64_t>(non_negative()),
-                         fmt::format("`{}`", defaults.seed),
-                         "Master seed of every random stream."}};
-  text += "\n" + titled("seed", table(seed));
+  text += "\n" + titled("seed", table({seed}));
   return text;
 }
 
