@@ -99,10 +99,19 @@ TraceFormat detect_format(const std::filesystem::path& path) {
     if (has("\"events\"") && (has("\"ts\"") || has("\"block_hashes\""))) {
       return TraceFormat::kv_events;
     }
-    return has("\"hash_id_scope\"") || has("\"block_size\"")  ? TraceFormat::agent_sessions
-           : !has("\"input_length\"") && !has("\"hash_ids\"") ? TraceFormat::kvtier
-           : has("\"chat_id\"")                               ? TraceFormat::qwen_bailian
-                                                              : TraceFormat::mooncake;
+    if (has("\"hash_id_scope\"") || has("\"block_size\"")) {
+      return TraceFormat::agent_sessions;
+    }
+    if (has("\"input_length\"") || has("\"hash_ids\"")) {
+      return has("\"chat_id\"") ? TraceFormat::qwen_bailian : TraceFormat::mooncake;
+    }
+    if (const std::size_t second = head.find_first_not_of(" \t\r", 1);
+        second != head.npos && head[second] == '\n') {
+      throw ConfigError(path.string() +
+                        ": expected a trace, got one JSON object over several lines; kvtier trace "
+                        "generate CONFIG --out TRACE writes the sessions of a config");
+    }
+    return TraceFormat::kvtier;
   }
   const CsvReader rows(path);
   expect_column_names(rows);

@@ -155,7 +155,7 @@ constexpr auto enum_names(Loop) {
 /// events or requests that name their blocks. A folder or an archive has agent sessions. Other text
 /// is a table: a log of requests or an Azure LLM trace if its first line has their time column,
 /// otherwise a table of turns. Throws like ByteReader, and ConfigError for a first line that is not
-/// CSV.
+/// CSV, or an object over several lines, such as a config.
 [[nodiscard]] TraceFormat detect_format(const std::filesystem::path& path);
 
 struct ImportOptions {

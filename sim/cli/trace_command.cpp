@@ -405,8 +405,8 @@ void show_sessions(const Json& result) {
 }
 
 /// Opens `json` before the work.
-Json curve_of_trace(const CurveCommandOptions& options, const RunOptions& run,
-                    std::optional<TextOutput>& json) {
+Json curve_of_trace(const Program& program, const CurveCommandOptions& options,
+                    const RunOptions& run, std::optional<TextOutput>& json) {
   const std::string& path = options.config.file;
   if (!options.config.sets.empty() || options.config.seed) {
     throw ConfigError("--set and --seed need a config, and " + path + " is a trace");
@@ -415,7 +415,7 @@ Json curve_of_trace(const CurveCommandOptions& options, const RunOptions& run,
   import.columns = columns_named(options.columns, import.format);
   check_trace_outputs({{"--json", options.json}}, {path});
   json.emplace(options.json);
-  return hit_curve(path, import, options.curve, run);
+  return hit_curve(path, import, program.policies(), options.curve, run);
 }
 
 Json curve_of_config(const Program& program, const CurveCommandOptions& options, RunOptions run,
@@ -441,7 +441,7 @@ int curve_command(const Program& program, const CurveCommandOptions& options) {
   std::optional<TextOutput> json;
   const Json result = is_config_file(options.config.file)
                           ? curve_of_config(program, options, run, json)
-                          : curve_of_trace(options, run, json);
+                          : curve_of_trace(program, options, run, json);
   if (!options.json.empty()) {
     json->write(json_text(result, 2) + "\n");
   }

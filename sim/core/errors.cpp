@@ -39,6 +39,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return previous.back();
 }
 
+/// Whether the letters of `word` are in `candidate`, in this order.
+bool has_letters_of(std::string_view candidate, std::string_view word) {
+  std::size_t found = 0;
+  for (const char c : candidate) {
+    found += found < word.size() && word[found] == c ? 1 : 0;
+  }
+  return found == word.size();
+}
+
 }  // namespace
 
 namespace detail {
@@ -65,6 +74,15 @@ std::string_view closest_match(std::string_view word, const std::vector<std::str
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
+    }
+  }
+  if (best.empty() && word.size() >= 4) {
+    // A shortened name: "hicache" is "sglang_hicache", "ttft.p90" is "ttft_seconds.p90".
+    for (const std::string& candidate : known) {
+      const bool shorter = best.empty() || candidate.size() < best.size();
+      if (shorter && candidate.size() <= 2 * word.size() && has_letters_of(candidate, word)) {
+        best = candidate;
+      }
     }
   }
   return best;

@@ -26,7 +26,8 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The entry of `known` that a misspelt `word` most likely meant, or an empty view if none is near.
+/// The entry of `known` that a misspelt or shortened `word` most likely meant, or an empty view if
+/// none is near.
 [[nodiscard]] std::string_view closest_match(std::string_view word,
                                              const std::vector<std::string>& known);
 

@@ -100,7 +100,7 @@ Json write_config(const KvSize& size) { return format_kv_size(size); }
 
 Json config_schema(const KvSize&) {
   return Json{{"type", "string"},
-              {"pattern", "^[0-9.]+ ?([kMG]i?)?(tokens|blocks)$|" +
+              {"pattern", "^0*[1-9][0-9]* ?(k|Ki|Mi?|Gi?)?(tokens|blocks)$|" +
                               std::string(quantity_format<Bytes>().pattern)}};
 }
 

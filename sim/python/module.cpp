@@ -158,7 +158,7 @@ std::string curve_text(const std::string& file, const std::string& text, const O
       throw ConfigError("overrides and seed need a config, and " + file + " is a trace");
     }
     const py::gil_scoped_release release;
-    return json_text(hit_curve(file, ImportOptions{}, options, run_options()));
+    return json_text(hit_curve(file, ImportOptions{}, setup.registry, options, run_options()));
   }
   return on_config(file, text, overrides, seed, setup,
                    [&](const ResolvedConfig& resolved, const RunOptions& run) {

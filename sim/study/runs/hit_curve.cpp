@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "policies/registry.hpp"
 #include "sim/core/file.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
@@ -18,8 +17,8 @@ namespace {
 using OpenSource = std::function<std::unique_ptr<SessionSource>()>;
 
 /// Checks all options and returns the capacities.
-std::vector<KvSize> read_capacities(const HitCurveOptions& options, bool of_blocks,
-                                    bool has_model) {
+std::vector<KvSize> read_capacities(const HitCurveOptions& options, const PolicyRegistry& registry,
+                                    bool of_blocks, bool has_model) {
   std::vector<std::string> problems;
   const auto refuse = [&](const char* option, const std::string& why) {
     problems.push_back(fmt::format("{}{}: {}", options.prefix, option, why));
@@ -41,7 +40,6 @@ std::vector<KvSize> read_capacities(const HitCurveOptions& options, bool of_bloc
     }
   }
   const bool is_lru = options.policy == "lru";
-  const PolicyRegistry registry = builtin_policies();
   const auto* kind = find_policy(registry.eviction, options.policy);
   if (kind == nullptr || kind->knowledge == Knowledge::oracle) {
     refuse("policy", fmt::format("expected an eviction policy that does not know the future "
@@ -74,7 +72,7 @@ std::vector<KvSize> read_capacities(const HitCurveOptions& options, bool of_bloc
 
 Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacities,
                      const SessionSource& first, const OpenSource& open, const RunConfig* config,
-                     const RunOptions& run) {
+                     const PolicyRegistry& registry, const RunOptions& run) {
   constexpr Tokens kUsualBlock{16};
   const std::optional<NamedBlocks> named = first.named_blocks();
   BlockCurveOptions curve{.policy = options.policy,
@@ -89,7 +87,7 @@ Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacit
     curve.bytes_per_token = kv_bytes_per_token(config->model);
     fitter.emplace(*config);
   }
-  return block_curve(open, fitter ? &*fitter : nullptr, curve, builtin_policies(), run.progress);
+  return block_curve(open, fitter ? &*fitter : nullptr, curve, registry, run.progress);
 }
 
 }  // namespace
@@ -109,9 +107,9 @@ Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,
   };
   const auto first = open();
   const bool of_blocks = options.block || first->named_blocks();
-  const std::vector<KvSize> capacities = read_capacities(options, of_blocks, true);
+  const std::vector<KvSize> capacities = read_capacities(options, registry, of_blocks, true);
   if (of_blocks) {
-    Json result = curve_of_blocks(options, capacities, *first, open, &config, run);
+    Json result = curve_of_blocks(options, capacities, *first, open, &config, registry, run);
     result["config"] = write_value(config);
     return result;
   }
@@ -123,18 +121,19 @@ Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,
 }
 
 Json hit_curve(const std::string& trace, const ImportOptions& import,
-               const HitCurveOptions& options, const RunOptions& run) {
+               const PolicyRegistry& registry, const HitCurveOptions& options,
+               const RunOptions& run) {
   const OpenSource open = [&]() -> std::unique_ptr<SessionSource> {
     return open_trace(trace, import);
   };
   const auto first = open_trace(trace, import);
-  const std::vector<KvSize> capacities = read_capacities(options, true, false);
+  const std::vector<KvSize> capacities = read_capacities(options, registry, true, false);
   if (!first->has_arrivals()) {
     throw ConfigError(trace +
                       ": a trace without times of arrival has no order of requests, expected a "
                       "config with this /workload/trace and /workload/arrival_rate");
   }
-  return curve_of_blocks(options, capacities, *first, open, nullptr, run);
+  return curve_of_blocks(options, capacities, *first, open, nullptr, registry, run);
 }
 
 }  // namespace kvtier

@@ -18,7 +18,7 @@ struct HitCurveOptions {
   std::optional<std::int64_t> block;
   /// Leave out a prompt's last block if it is not full, even if the trace names it.
   bool whole_blocks = false;
-  /// For blocks: one of kvtier's own eviction policies.
+  /// For blocks: an eviction policy.
   std::string policy = "lru";
   /// For blocks: add Belady's choice.
   bool bound = false;
@@ -40,6 +40,7 @@ struct HitCurveOptions {
                              const HitCurveOptions& options, const RunOptions& run);
 /// The curve of a trace, in blocks: `kvtier.block_curve/1`. Throws ConfigError.
 [[nodiscard]] Json hit_curve(const std::string& trace, const ImportOptions& import,
-                             const HitCurveOptions& options, const RunOptions& run);
+                             const PolicyRegistry& registry, const HitCurveOptions& options,
+                             const RunOptions& run);
 
 }  // namespace kvtier

@@ -374,6 +374,13 @@ TEST_F(BadTrace, RefusesATraceWithoutSessions) {
   expect_bad_input({"trace", "stats", "t.jsonl"}, {"t.jsonl: the trace has no sessions"});
 }
 
+TEST_F(BadTrace, RefusesAConfigInItsPlace) {
+  write("run.json", "{\n  \"model\": \"llama2-13b\"\n}\n");
+  expect_bad_input({"trace", "stats", "run.json"},
+                   {"run.json: expected a trace, got one JSON object over several lines; kvtier "
+                    "trace generate CONFIG --out TRACE writes the sessions of a config"});
+}
+
 TEST_F(BadTrace, RefusesTruncatedGzip) {
   write_run();
   ASSERT_EQ(kvtier({"trace", "generate", "run.json", "--out", "t.jsonl.gz"}).code, 0);

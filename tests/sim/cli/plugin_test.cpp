@@ -53,6 +53,24 @@ TEST_F(Plugin, ConfigsUseItsPolicy) {
   EXPECT_NE(results[0], results[1]);
 }
 
+TEST_F(Plugin, CurvesOfBlocksUseItsPolicy) {
+  // Two blocks hold 1 and 2. LRU evicts 1 for 3 and then misses it; newest_first evicts 2.
+  write("trace.jsonl",
+        "{\"timestamp\": 0, \"input_length\": 16, \"output_length\": 1, \"hash_ids\": [1]}\n"
+        "{\"timestamp\": 1, \"input_length\": 16, \"output_length\": 1, \"hash_ids\": [2]}\n"
+        "{\"timestamp\": 2, \"input_length\": 16, \"output_length\": 1, \"hash_ids\": [3]}\n"
+        "{\"timestamp\": 3, \"input_length\": 16, \"output_length\": 1, \"hash_ids\": [1]}\n");
+  std::vector<nlohmann::json> points;
+  for (const char* name : {"lru", "newest_first"}) {
+    const Outcome outcome =
+        kvtier({"trace", "mrc", "trace.jsonl", "--format", "mooncake", "--capacities", "2blocks",
+                "--policy", name, "--json", "-", "--plugin", kNewest});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    points.push_back(nlohmann::json::parse(outcome.out)["rows"]);
+  }
+  EXPECT_NE(points[0], points[1]);
+}
+
 TEST_F(Plugin, WithoutItThePolicyIsUnknown) {
   write_run();
   const Outcome outcome =

@@ -40,6 +40,16 @@ TEST(ClosestMatch, PrefersTheNearestAndThenTheFirst) {
   EXPECT_EQ(closest_match("ab", {"ac", "ad"}), "ac");
 }
 
+TEST(ClosestMatch, FindsTheNameThatWasShortened) {
+  EXPECT_EQ(closest_match("hicache", {"vllm", "sglang_hicache"}), "sglang_hicache");
+  EXPECT_EQ(closest_match("ttft.p90", {"ttft_seconds.p50", "ttft_seconds.p90"}),
+            "ttft_seconds.p90");
+  EXPECT_EQ(closest_match("abcd", {"a1b1c1d1", "ab_c_d", "a_b_c_d"}), "ab_c_d");
+  // A name that is more than twice as long may mean anything.
+  EXPECT_EQ(closest_match("abcd", {"a__b__c_d"}), "");
+  EXPECT_EQ(closest_match("abc", {"a_b_c_"}), "");
+}
+
 TEST(ClosestMatch, FindsNothingAmongNothing) {
   EXPECT_EQ(closest_match("capacity", {}), "");
   EXPECT_EQ(closest_match("", kKeys), "");

@@ -1,5 +1,8 @@
 #include "sim/core/kv_size.hpp"
 
+#include <regex>
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace kvtier::test {
@@ -24,6 +27,19 @@ TEST(KvSize, ComesBackFromItsText) {
     EXPECT_EQ(format_kv_size(*parse_kv_size(text)), text);
   }
   EXPECT_EQ(format_kv_size({KvSize::Unit::tokens, 0}), "0tokens");
+}
+
+TEST(KvSize, ItsSchemaAcceptsTheTextsThatTheReaderAccepts) {
+  const std::regex pattern(config_schema(KvSize{})["pattern"].get<std::string>());
+  for (const std::string text :
+       {"64GiB", "1.5GiB", "5Mitokens", "5 Mitokens", "5Kitokens", "5kitokens", "5Ktokens",
+        "4096tokens", "010tokens", "0tokens", "1.5blocks", "3kblocks", "2Gtokens", "1 Mi tokens",
+        "-1blocks", "blocks", "64"}) {
+    KvSize size;
+    Problems problems;
+    read_config(size, Json(text), "/capacity", problems);
+    EXPECT_EQ(std::regex_search(text, pattern), problems.lines().empty()) << text;
+  }
 }
 
 TEST(KvSize, HoldsWholeBlocks) {
