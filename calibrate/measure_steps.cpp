@@ -124,16 +124,20 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
     }
     return **server;
   };
+  const auto table = [&](OperationId operation, const char* variant, CacheState cache) {
+    return ProfileTable{.operation = operation,
+                        .variant = variant,
+                        .method = "decoder with random weights, by the host's clock",
+                        .cache = cache,
+                        .shape = step_shape(model, element),
+                        .axes = profile_operation(operation).axes};
+  };
   const auto plan = [&](const char* variant, After after, const std::vector<Step>& steps) {
     const bool runs = after == After::run;
     PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
                          .visits_in_round = runs ? kManyVisits : kManyVisits / 2};
-    planned.table = {.operation = OperationId::model_step,
-                     .variant = variant,
-                     .method = "decoder with random weights, by the host's clock",
-                     .cache = runs ? CacheState::hot : CacheState::cold,
-                     .shape = step_shape(model, element),
-                     .axes = profile_operation(OperationId::model_step).axes};
+    planned.table =
+        table(OperationId::model_step, variant, runs ? CacheState::hot : CacheState::cold);
     for (const Step& step : steps) {
       planned.cells.push_back(
           {.at = {step.requests, step.added, step.past},
@@ -158,12 +162,7 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
     }
   }
   PlannedTable idle{.rules = rules_with_pauses(target)};
-  idle.table = {.operation = OperationId::idle_pass,
-                .variant = "prefill",
-                .method = "decoder with random weights, by the host's clock",
-                .cache = CacheState::hot,
-                .shape = step_shape(model, element),
-                .axes = profile_operation(OperationId::idle_pass).axes};
+  idle.table = table(OperationId::idle_pass, "prefill", CacheState::hot);
   for (const std::int64_t idle_us : {1'000, 3'000, 10'000, 30'000, 100'000}) {
     idle.cells.push_back({.at = {idle_us}, .memory = memory, .prepare = [opened, idle_us] {
                             return opened().prepare_after(std::chrono::microseconds(idle_us));

@@ -35,35 +35,27 @@ void check_curves(const DuplexCurves& curves, const std::string& pointer, const 
   check_start(curves.backward, pointer + backward, problems);
 }
 
-const char* name_of(auto value) {
-  for (const auto& [name, candidate] : enum_names(value)) {
-    if (candidate == value) {
-      return name;
-    }
-  }
-  return "";
-}
-
 void check_contention(const HardwareConfig& hardware, const std::string& pointer,
                       Problems& problems) {
   for (std::size_t i = 0; i < hardware.contention.size(); ++i) {
     const Contention& item = hardware.contention[i];
+    const std::string way = write_value(item.on).get<std::string>();
     const std::string at = fmt::format("{}/{}", pointer, i);
     const bool on_drives = item.on == ContendedWay::ssd_read || item.on == ContendedWay::ssd_write;
     if (on_drives && !hardware.ssd) {
-      problems.add(at + "/on", fmt::format("{} needs /hardware/ssd", name_of(item.on)));
+      problems.add(at + "/on", fmt::format("{} needs /hardware/ssd", way));
     }
     if (!on_drives && item.while_work == ContendingWork::pcie) {
-      problems.add(at + "/while", fmt::format("{} is a way of pcie, whose transfers share its rate",
-                                              name_of(item.on)));
+      problems.add(at + "/while",
+                   fmt::format("{} is a way of pcie, whose transfers share its rate", way));
     }
     const auto same = [&item](const Contention& other) {
       return other.on == item.on && other.while_work == item.while_work;
     };
     const auto here = hardware.contention.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::any_of(hardware.contention.begin(), here, same)) {
-      problems.add(at, fmt::format("{} while {} is listed twice", name_of(item.on),
-                                   name_of(item.while_work)));
+      problems.add(at, fmt::format("{} while {} is listed twice", way,
+                                   write_value(item.while_work).get<std::string>()));
     }
   }
 }

@@ -552,10 +552,14 @@ void check_profile(const Profile& profile, Problems& problems) {
 }
 
 Json convert_profile(Json old, const std::string& origin) {
-  Problems problems;
-  problems.set_origin("", origin);
-  if (!old.is_object() || !old.contains("format") || !old["format"].is_string() ||
-      !is_old_format(old["format"].get<std::string>())) {
+  const auto text_at = [](const Json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object[key].is_string()
+               ? object[key].get<std::string>()
+               : std::string();
+  };
+  if (!is_old_format(text_at(old, "format"))) {
+    Problems problems;
+    problems.set_origin("", origin);
     problems.add("/format",
                  fmt::format("expected one of {}, got {}", fmt::join(kOldFormats, ", "),
                              old.is_object() && old.contains("format") ? quote_json(old["format"])
@@ -563,11 +567,6 @@ Json convert_profile(Json old, const std::string& origin) {
     problems.throw_if_any();
   }
   old["format"] = kProfileFormat;
-  const auto text_at = [](const Json& table, const char* key) {
-    return table.is_object() && table.contains(key) && table[key].is_string()
-               ? table[key].get<std::string>()
-               : std::string();
-  };
   if (old.contains("tables") && old["tables"].is_array()) {
     for (Json& table : old["tables"]) {
       if (const auto renamed = renamed_operation(text_at(table, "operation"))) {

@@ -20,6 +20,19 @@ inline ProfileCell cell(std::vector<std::int64_t> at, double seconds) {
           .n = 1};
 }
 
+/// Adds a table without a shape.
+inline void add_table(Profile& profile, OperationId operation, std::string variant,
+                      std::vector<ProfileCell> cells) {
+  profile.tables.push_back({.operation = operation,
+                            .variant = std::move(variant),
+                            .method = {},
+                            .cache = CacheState::cold,
+                            .shape = {},
+                            .axes = profile_operation(operation).axes,
+                            .cells = std::move(cells),
+                            .left_out = {}});
+}
+
 inline ProfileTable matrix_table(const std::string& name, std::int64_t n, std::int64_t k,
                                  const std::map<std::int64_t, double>& seconds) {
   ProfileTable table{.operation = OperationId::gemm, .variant = name};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -181,29 +182,6 @@ std::vector<Row> rows_of(const std::string& pointer, T config) {
   return rows;
 }
 
-template <class T>
-std::string section(const std::string& pointer, T config) {
-  return table(rows_of(pointer, std::move(config)));
-}
-
-std::string start_here(const RunConfig& defaults, const Row& seed) {
-  std::vector<Row> all = rows_of("/workload", defaults.workload);
-  const auto append = [&all](const std::vector<Row>& rows) {
-    all.insert(all.end(), rows.begin(), rows.end());
-  };
-  append(rows_of("/serving", defaults.serving));
-  append(rows_of("/cluster", defaults.cluster));
-  append(rows_of("/system", defaults.system));
-  append(rows_of("/hardware", defaults.hardware));
-  all.push_back(seed);
-  std::erase_if(all, [](const Row& row) { return !starts_here(row.pointer); });
-  KVTIER_ASSERT(all.size() == kStartHere.size(), "every key to start with exists");
-  return "### Start here\n\nA first config names a `/model`, a `/hardware` and a `/system` by "
-         "their "
-         "presets and sets some of these keys. The tables below have them in bold.\n\n" +
-         table(all);
-}
-
 template <class Interface>
 std::string policies(const char* where, const std::vector<PolicyKind<Interface>>& kinds) {
   std::string text;
@@ -230,52 +208,67 @@ std::string policy_table(const PolicyRegistry& registry) {
          policies("`/cluster/router`", registry.routing);
 }
 
-/// The keys of /hardware, and those of the objects that several of them hold.
-std::string hardware_reference(const HardwareConfig& defaults) {
+/// The keys of the objects that several keys of /hardware hold.
+std::string objects_of_hardware() {
   ServiceCurve curve;
-  return section("/hardware", defaults) +
-         "\n#### Service curves\n\nEach way of a link or drive is a rate, or an object with these "
+  return "\n#### Service curves\n\nEach way of a link or drive is a rate, or an object with these "
          "keys. The first `depth` bytes of a transfer move at the rate `alone`, the others at "
          "`rate`. `/hardware/ssd/bandwidth/load` has no `rate`.\n\n" +
-         section("", ServiceCurveKeys{curve}) +
+         table(rows_of("", ServiceCurveKeys{curve})) +
          "\n#### Contention\n\nThe items of `/hardware/contention`:\n\n" +
-         section("", Contention());
+         table(rows_of("", Contention()));
+}
+
+/// A section of the config: its keys, and the text after their table.
+struct ReferenceSection {
+  std::string name;
+  std::vector<Row> rows;
+  std::string rest{};
+};
+
+std::vector<ReferenceSection> all_sections(const PolicyRegistry& registry) {
+  const RunConfig defaults;
+  return {{"workload", rows_of("/workload", defaults.workload)},
+          {"serving", rows_of("/serving", defaults.serving)},
+          {"cluster", rows_of("/cluster", defaults.cluster)},
+          {"system", rows_of("/system", defaults.system),
+           "\n#### Policies\n\n" + policy_table(registry)},
+          {"hardware", rows_of("/hardware", defaults.hardware), objects_of_hardware()},
+          {"model", rows_of("/model", defaults.model)},
+          {"seed",
+           {{"/seed", accepted<std::int64_t>(non_negative()), fmt::format("`{}`", defaults.seed),
+             "Master seed of every random stream."}}}};
+}
+
+std::string start_here(const std::vector<ReferenceSection>& sections) {
+  std::vector<Row> start;
+  for (const ReferenceSection& section : sections) {
+    std::ranges::copy_if(section.rows, std::back_inserter(start),
+                         [](const Row& row) { return starts_here(row.pointer); });
+  }
+  KVTIER_ASSERT(start.size() == kStartHere.size(), "every key to start with exists");
+  return "### Start here\n\nA first config names a `/model`, a `/hardware` and a `/system` by "
+         "their "
+         "presets and sets some of these keys. The tables below have them in bold.\n\n" +
+         table(start);
 }
 
 }  // namespace
 
 std::string config_reference(const std::string& which, const PolicyRegistry& registry) {
-  const RunConfig defaults;
-  const auto titled = [](const char* key, const std::string& text) {
-    return fmt::format("### /{}\n\n{}", key, text);
-  };
-  const std::string model = section("/model", defaults.model);
-  const std::string hardware = hardware_reference(defaults.hardware);
-  const std::string system =
-      section("/system", defaults.system) + "\n#### Policies\n\n" + policy_table(registry);
-  if (which == "model") {
-    return titled("model", model);
-  }
-  if (which == "hardware") {
-    return titled("hardware", hardware);
-  }
-  if (which == "system") {
-    return titled("system", system);
-  }
-  if (which != "run") {
+  const bool is_run = which == "run";
+  if (!is_run && which != "model" && which != "hardware" && which != "system") {
     throw ConfigError(
         fmt::format("schema: expected one of run, model, hardware, system, got \"{}\"", which));
   }
-  const Row seed{"/seed", accepted<std::int64_t>(non_negative()),
-                 fmt::format("`{}`", defaults.seed), "Master seed of every random stream."};
-  std::string text = start_here(defaults, seed);
-  text += "\n" + titled("workload", section("/workload", defaults.workload));
-  text += "\n" + titled("serving", section("/serving", defaults.serving));
-  text += "\n" + titled("cluster", section("/cluster", defaults.cluster));
-  text += "\n" + titled("system", system);
-  text += "\n" + titled("hardware", hardware);
-  text += "\n" + titled("model", model);
-  text += "\n" + titled("seed", table({seed}));
+  const std::vector<ReferenceSection> sections = all_sections(registry);
+  std::string text = is_run ? start_here(sections) : "";
+  for (const ReferenceSection& section : sections) {
+    if (is_run || section.name == which) {
+      text += fmt::format("{}### /{}\n\n{}{}", is_run ? "\n" : "", section.name,
+                          table(section.rows), section.rest);
+    }
+  }
   return text;
 }
 

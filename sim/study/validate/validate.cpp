@@ -129,16 +129,19 @@ std::unique_ptr<Device> open(const ValidateOptions& options) {
   return open_device(name);
 }
 
-ServingSetup setup_of(const RunConfig& config, Device& device, const ValidateOptions& options,
-                      bool verify) {
+std::unique_ptr<TimingModel> timing_of(const RunConfig& config) {
+  return make_timing(config.model, config.hardware, config.system.positions, config.serving.slots,
+                     config.system.engine);
+}
+
+ServingSetup setup_of(const RunConfig& config, Device& device, const TimingModel& timing,
+                      const ValidateOptions& options, bool verify) {
   check_runs_on_device(config, device);
-  const auto timing =
-      make_timing(config.model, config.hardware, config.system.positions, 1, config.system.engine);
   return {.config = &config,
           .device = &device,
           .directory = options.storage,
           .verify = verify,
-          .idle_gap = timing->idle_gap(),
+          .idle_gap = timing.idle_gap(),
           .check = options.check};
 }
 
@@ -192,7 +195,8 @@ void check_validates(const RunConfig& config, const ValidateOptions& options) {
 Validation validate(const RunConfig& config, const PolicyRegistry& registry,
                     const ValidateOptions& options) {
   const std::unique_ptr<Device> device = open(options);
-  const ServingSetup setup = setup_of(config, *device, options, options.verify);
+  const auto timing = timing_of(config);
+  const ServingSetup setup = setup_of(config, *device, *timing, options, options.verify);
   Validation result{.device = device->info().name,
                     .stand_ins = stand_ins(config),
                     .rows = {},
@@ -213,8 +217,6 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
     backend.finish();
     work.insert(work.end(), backend.computed().begin(), backend.computed().end());
   }
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
-                                  config.serving.slots, config.system.engine);
   result.pace = pace_of(work, *timing);
   const PacedTiming paced(*timing, result.pace);
   SimulatedBackend backend(config.hardware, config.model.layers, paced,
@@ -231,11 +233,10 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
 LockStep validate_in_lock_step(const RunConfig& config, const PolicyRegistry& registry,
                                const ValidateOptions& options) {
   const std::unique_ptr<Device> device = open(options);
-  const ServingSetup setup = setup_of(config, *device, options, true);
+  const auto timing = timing_of(config);
+  const ServingSetup setup = setup_of(config, *device, *timing, options, true);
   DecisionLines expected;
   Json simulated = simulate(config, registry, run_options(options, 0, &expected));
-  const auto timing = make_timing(config.model, config.hardware, config.system.positions,
-                                  config.serving.slots, config.system.engine);
   SimulatedBackend clock(config.hardware, config.model.layers, *timing,
                          DecodeStepping::closed_form);
   LockStepBackend backend(clock, setup);

@@ -19,6 +19,12 @@ using test::with_gpus;
 
 Json a100_json() { return test::load_json("hardware", "a100-80g"); }
 
+Lines problems_of(const HardwareConfig& hardware, const std::string& pointer = "/hardware") {
+  Problems problems;
+  check_hardware(hardware, pointer, problems);
+  return problems.lines();
+}
+
 TEST(HardwareFiles, ReadStrictlyAndRoundTrip) {
   const Lines names = test::config_names("hardware");
   EXPECT_FALSE(names.empty());
@@ -29,9 +35,7 @@ TEST(HardwareFiles, ReadStrictlyAndRoundTrip) {
     EXPECT_EQ(hardware.name, name);
     EXPECT_FALSE(hardware.source.empty());
     EXPECT_FALSE(hardware.sources.empty());
-    Problems problems;
-    check_hardware(hardware, "", problems);
-    EXPECT_EQ(problems.lines(), Lines{});
+    EXPECT_EQ(problems_of(hardware, ""), Lines{});
     for (const char* key : {"gpus", "gpu", "hbm", "links", "efficiency"}) {
       // The file may leave out what has a default.
       const Json written = write_value(hardware)[key];
@@ -203,9 +207,7 @@ TEST(HardwareConfig, RefusesInvalidCurves) {
   HardwareConfig hardware = load_hardware();
   hardware.ssd->bandwidth.backward.alone = BytesPerSecond(1e9);
   hardware.ssd->bandwidth.load = CurveStart{.alone = BytesPerSecond(1e9)};
-  Problems problems;
-  check_hardware(hardware, "/hardware", problems);
-  EXPECT_EQ(problems.lines(),
+  EXPECT_EQ(problems_of(hardware),
             (Lines{"/hardware/ssd/bandwidth/write/depth: expected the bytes that move at the rate "
                    "\"alone\", got 0B",
                    "/hardware/ssd/bandwidth/load/depth: expected the bytes that move at the rate "
@@ -264,9 +266,7 @@ TEST(HardwareConfig, RefusesContentionThatIsListedTwiceOrHasNoLink) {
                          {pcie_to_host, ContendingWork::compute, 0.5},
                          {pcie_to_host, ContendingWork::compute, 0.7}};
   hardware.ssd.reset();
-  Problems problems;
-  check_hardware(hardware, "/hardware", problems);
-  EXPECT_EQ(problems.lines(),
+  EXPECT_EQ(problems_of(hardware),
             (Lines{"/hardware/contention/0/on: ssd_write needs /hardware/ssd",
                    "/hardware/contention/1/while: pcie_to_host is a way of pcie, whose transfers "
                    "share its rate",
@@ -314,9 +314,7 @@ TEST(HardwareConfig, RefusesALinkThatIsSlowerBothWaysThanOneWay) {
   HardwareConfig hardware = load_hardware();
   hardware.links.pcie.both = BytesPerSecond(25e9);
   hardware.ssd->bandwidth.backward.rate = BytesPerSecond(6e9);
-  Problems problems;
-  check_hardware(hardware, "/hardware", problems);
-  EXPECT_EQ(problems.lines(),
+  EXPECT_EQ(problems_of(hardware),
             (Lines{"/hardware/links/pcie/both: both ways together (25GB/s) are slower than one way "
                    "alone (26GB/s)",
                    "/hardware/ssd/bandwidth/both: both ways together (5GB/s) are slower than one "
@@ -325,19 +323,16 @@ TEST(HardwareConfig, RefusesALinkThatIsSlowerBothWaysThanOneWay) {
 
 TEST(HardwareConfig, RefusesALoadOfTheHostThatLeavesNoBandwidth) {
   HardwareConfig hardware = load_hardware();
-  const auto problem = [&] {
-    Problems problems;
-    check_hardware(hardware, "/hardware", problems);
-    return problems.lines();
-  };
   hardware.dram->host_load = BytesPerSecond(1e9);
-  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: a load needs /hardware/dram/bandwidth, "
-                             "which it takes a part of"});
+  EXPECT_EQ(problems_of(hardware),
+            Lines{"/hardware/dram/host_load: a load needs /hardware/dram/bandwidth, "
+                  "which it takes a part of"});
   hardware.dram->bandwidth = BytesPerSecond(2e9);
-  EXPECT_EQ(problem(), Lines{});
+  EXPECT_EQ(problems_of(hardware), Lines{});
   hardware.dram->host_load = BytesPerSecond(2e9);
-  EXPECT_EQ(problem(), Lines{"/hardware/dram/host_load: expected at most 1998MB/s, which leaves a "
-                             "thousandth of the bandwidth, got 2GB/s"});
+  EXPECT_EQ(problems_of(hardware),
+            Lines{"/hardware/dram/host_load: expected at most 1998MB/s, which leaves a "
+                  "thousandth of the bandwidth, got 2GB/s"});
 }
 
 TEST(HardwareConfig, EveryGpuHasAHostLinkUnlessTheServerHasOne) {
@@ -362,26 +357,21 @@ TEST(HardwareConfig, EveryGpuHasAHostLinkUnlessTheServerHasOne) {
 
 TEST(HardwareConfig, SeveralHostLinksNeedTheBandwidthOfTheHostsMemory) {
   HardwareConfig hardware = load_hardware();
-  const auto problem = [&] {
-    Problems problems;
-    check_hardware(hardware, "/hardware", problems);
-    return problems.lines();
-  };
   hardware.links.pcie.of = HostLinkOf::gpu;
   EXPECT_EQ(
-      problem(),
+      problems_of(hardware),
       Lines{"/hardware/dram/bandwidth: 4 GPUs with a link to the host each need the bandwidth "
             "of the host's memory, which they share, such as \"400GB/s\"; or set "
             "/hardware/links/pcie/of to \"server\" if its rates are those of all GPUs "
             "together"});
   hardware.dram->bandwidth = BytesPerSecond(400e9);
-  EXPECT_EQ(problem(), Lines{});
+  EXPECT_EQ(problems_of(hardware), Lines{});
   hardware.dram->bandwidth.reset();
   hardware.gpus = 1;
-  EXPECT_EQ(problem(), Lines{});
+  EXPECT_EQ(problems_of(hardware), Lines{});
   hardware.gpus = 4;
   hardware.dram.reset();  // drives alone, which the GPUs read themselves
-  EXPECT_EQ(problem(), Lines{});
+  EXPECT_EQ(problems_of(hardware), Lines{});
 }
 
 // H100: 989.4 TFLOP/s, 80 GiB, 3.35 TB/s, 52.8 GB/s and 4.9 $/h, each in the next larger unit.
@@ -468,22 +458,18 @@ TEST(HardwareConfig, RefusesCxlMemoryThatIsSlowerBothWaysThanOneWay) {
   HardwareConfig hardware = load_hardware("a100-40g");
   ASSERT_TRUE(hardware.cxl);
   hardware.cxl->bandwidth.both = BytesPerSecond(63e9);
-  Problems problems;
-  check_hardware(hardware, "/hardware", problems);
-  EXPECT_EQ(problems.lines(), Lines{"/hardware/cxl/bandwidth/both: both ways together (63GB/s) are "
-                                    "slower than one way alone (64GB/s)"});
+  EXPECT_EQ(problems_of(hardware),
+            Lines{"/hardware/cxl/bandwidth/both: both ways together (63GB/s) are "
+                  "slower than one way alone (64GB/s)"});
 }
 
 TEST(HardwareConfig, NeedsAGpuLinkOnlyForSeveralGpus) {
   HardwareConfig hardware = load_hardware();
   hardware.links.gpu = {};
-  Problems problems;
-  check_hardware(hardware, "/hardware", problems);
-  EXPECT_EQ(problems.lines(), Lines{"/hardware/links/gpu/bandwidth: 4 GPUs need a link between "
-                                    "them"});
-  Problems none;
-  check_hardware(with_gpus(hardware, 1), "/hardware", none);
-  EXPECT_TRUE(none.empty());
+  EXPECT_EQ(problems_of(hardware),
+            Lines{"/hardware/links/gpu/bandwidth: 4 GPUs need a link between "
+                  "them"});
+  EXPECT_EQ(problems_of(with_gpus(hardware, 1)), Lines{});
 }
 
 TEST(HardwareConfig, RefusesAProfileThatIsNoName) {

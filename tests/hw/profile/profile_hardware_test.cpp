@@ -11,20 +11,9 @@
 namespace kvtier {
 namespace {
 
+using test::add_table;
 using test::cell;
 using test::tiny_profile;
-
-void add_table(Profile& profile, OperationId operation, const char* variant,
-               std::vector<ProfileCell> cells) {
-  profile.tables.push_back({.operation = operation,
-                            .variant = variant,
-                            .method = {},
-                            .cache = CacheState::cold,
-                            .shape = {},
-                            .axes = profile_operation(operation).axes,
-                            .cells = std::move(cells),
-                            .left_out = {}});
-}
 
 TEST(MeasuredHardware, IsNothingWithoutCopiesAndDrives) {
   EXPECT_EQ(measured_hardware(tiny_profile()), Json::object());

@@ -12,6 +12,7 @@
 #include "hw/profile/profile_timing.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
+#include "tests/hw/tiny_profile.hpp"
 #include "tests/sim/study/support.hpp"
 
 namespace kvtier::test {
@@ -194,14 +195,7 @@ TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
   EXPECT_TRUE(resolve(kProfileAlone).hardware.contention.empty());
   Profile profile = small_profile();
   for (const char* way : {"to_device", "to_host"}) {  // twice the time of copy_duplex
-    profile.tables.push_back({.operation = OperationId::copy_beside_compute,
-                              .variant = way,
-                              .method = {},
-                              .cache = CacheState::cold,
-                              .shape = {},
-                              .axes = profile_operation(OperationId::copy_beside_compute).axes,
-                              .cells = {{{1 << 20}, 2e-3, 2e-3, 2e-3, 3, 0, {}}},
-                              .left_out = {}});
+    add_table(profile, OperationId::copy_beside_compute, way, {cell({1 << 20}, 2e-3)});
   }
   write_profile(dir_.path("busy.json"), profile);
   using enum ContendedWay;
@@ -218,19 +212,8 @@ TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
 
 TEST_F(ProfileHardware, GivesNoContentionOnDrivesThatAreNotInstalled) {
   Profile profile = small_profile();
-  const auto add = [&](OperationId operation, const char* variant,
-                       const std::vector<std::int64_t>& at, double seconds) {
-    profile.tables.push_back({.operation = operation,
-                              .variant = variant,
-                              .method = {},
-                              .cache = CacheState::cold,
-                              .shape = {},
-                              .axes = profile_operation(operation).axes,
-                              .cells = {{at, seconds, seconds, seconds, 3, 0, {}}},
-                              .left_out = {}});
-  };
-  add(OperationId::drive_read, "random", {kDriveRequestBytes, 4}, 1e-3);
-  add(OperationId::drive_beside_copies, "read", {kDriveRequestBytes}, 2e-3);
+  add_table(profile, OperationId::drive_read, "random", {cell({kDriveRequestBytes, 4}, 1e-3)});
+  add_table(profile, OperationId::drive_beside_copies, "read", {cell({kDriveRequestBytes}, 2e-3)});
   write_profile(dir_.path("drives.json"), profile);
   const auto listed = [&](const std::string& ssd, const Lines& settings) {
     return resolve(fmt::format(
