@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges the simulation on this machine: two points of the validation matrix, simulated and run freely on the device.
+"""Judges the simulation on this machine: points of the validation matrix, simulated and run freely on the device.
 
 Each round measures a profile of the machine, then runs each point once. How fast the machine computes changes between the
 profile and the run, so two things are judged: the pace of the run's prefills, and the errors at that pace. Each is judged by
@@ -9,7 +9,7 @@ are enough. Otherwise there are three, and while three standard errors are more 
 then the value is not judged: the machine is too busy. All rounds are shown.
 
 With --minutes a further round begins only if it will end in that time. Two rounds are always made, and a third one before a
-value is called out.
+value is called out. With --rounds there are exactly so many.
 
 The exit code is 1 if a value is out, 75 if none is and some cannot be judged."""
 
@@ -24,7 +24,7 @@ import sys
 import time
 import typing
 
-POINTS = [["3x", "lru"], ["3x", "pensieve"]]
+POINTS = ["3x,lru", "3x,pensieve"]
 MODEL = ["--device", "cpu:1", "--model", "kvtier-tiny"]
 ROUNDS = (2, 5)
 NOISES = 3
@@ -52,20 +52,30 @@ def run(program, *arguments, codes=(0,)):
         sys.exit(done.returncode or 1)
 
 
-def run_round(options):
-    """The validation of each point, with a profile of its own."""
-    profile = options.out / "profile.json"
+def cxl_bandwidth(options, profile):
+    """The rates of the profile's host link: CXL memory is a region of host memory here."""
+    shown = subprocess.run([options.program, "simulate", options.configs / "validation" / "cpu.json",
+                            "--set", f"/hardware/profile={profile}", "--print-config"],
+                           check=True, stdout=subprocess.PIPE).stdout
+    link = json.loads(shown)["hardware"]["links"]["pcie"]
+    return {"read": link["to_device"], "write": link["to_host"], "both": link["both"]}
+
+
+def run_round(options, number):
+    """The validation of each point, with a profile of this round."""
+    profile = options.out / f"profile-{number}.json"
     run(options.program, "calibrate", *MODEL, "--storage", options.out, "--out", profile)
     validations = {}
-    for labels in POINTS:
-        result = options.out / "validation.json"
+    for point in options.points:
+        result = options.out / f"{point}-{number}.json"
         # Code 1 says that this one run is out of band, which the median of the rounds decides.
         run(options.program, "validate", options.configs / "validation" / "matrix.json",
-            "--only", ",".join(labels), "--set", f"/hardware/profile={profile}",
+            "--only", point, "--set", f"/hardware/profile={profile}",
+            "--set", f"/hardware/cxl/bandwidth={json.dumps(cxl_bandwidth(options, profile))}",
             "--set", f"/workload/sessions={options.sessions}",
             "--storage", options.out, "--repetitions", "1", "--json", result, codes=(0, 1))
-        for point in json.loads(result.read_text())["points"]:
-            validations[", ".join(labels)] = point["validation"]
+        for validated in json.loads(result.read_text())["points"]:
+            validations[point] = validated["validation"]
     return validations
 
 
@@ -96,8 +106,10 @@ def judge_all(rounds):
     return points
 
 
-def another_round(points, rounds, round_seconds, seconds_left):
+def another_round(points, rounds, round_seconds, seconds_left, exactly=None):
     """Whether there has to be one more after `rounds`, which the points are the values of."""
+    if exactly is not None:
+        return rounds < exactly
     if rounds >= ROUNDS[1]:
         return False
     values = [value for of_point in points.values() for value in of_point]
@@ -116,8 +128,9 @@ def show(points):
         print(name)
         for value in values:
             listed = ", ".join(f"{100 * e:+.1f}" for e in value.errors)
-            at_own_pace = ("" if value.raw is None
-                           else f" ({', '.join(f'{100 * e:+.1f}' for e in value.raw)} at the profile's pace)")
+            at_own_pace = ("" if value.raw is None else
+                           f" (at the profile's pace: median {100 * statistics.median(value.raw):+.1f} %, "
+                           f"rounds: {', '.join(f'{100 * e:+.1f}' for e in value.raw)})")
             print(f"  {value.metric:<26} {value.verdict:<9} median {100 * value.median:+.1f} %, "
                   f"band {100 * value.wide:.1f} %; rounds: {listed}{at_own_pace}")
 
@@ -127,7 +140,11 @@ def main():
     parser.add_argument("--program", required=True, type=lambda p: pathlib.Path(p).resolve())
     parser.add_argument("--configs", required=True, type=lambda p: pathlib.Path(p).resolve())
     parser.add_argument("--out", required=True, type=lambda p: pathlib.Path(p).resolve(),
-                        help="a folder on a drive, for the profile, results and test files")
+                        help="a folder on a drive, for the profiles, results and test files")
+    parser.add_argument("--points", nargs="+", default=POINTS, metavar="POINT",
+                        help=f"of configs/validation/matrix.json ({' '.join(POINTS)})")
+    parser.add_argument("--rounds", type=int, metavar="N",
+                        help=f"exactly so many ({ROUNDS[0]} to {ROUNDS[1]}, as the spread needs)")
     parser.add_argument("--sessions", type=int, default=100, help="of each run (100)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of all rounds (as long as they take)")
     options = parser.parse_args()
@@ -139,9 +156,9 @@ def main():
     rounds = []
     longest = 0
     points = {}
-    while another_round(points, len(rounds), longest, end - time.monotonic()):
+    while another_round(points, len(rounds), longest, end - time.monotonic(), options.rounds):
         begin = time.monotonic()
-        rounds.append(run_round(options))
+        rounds.append(run_round(options, len(rounds) + 1))
         longest = max(longest, time.monotonic() - begin)
         points = judge_all(rounds)
     show(points)
