@@ -47,17 +47,17 @@ def judge(metric, band, errors):
 
 
 def run(program, *arguments, codes=(0,)):
-    done = subprocess.run([program, *arguments], check=False, stdout=subprocess.DEVNULL)
+    done = subprocess.run([program, *arguments], check=False, stdout=subprocess.PIPE)
     if done.returncode not in codes:
         sys.exit(done.returncode or 1)
+    return done.stdout
 
 
 def cxl_bandwidth(options, profile):
     """The rates of the profile's host link: CXL memory is a region of host memory here."""
-    shown = subprocess.run([options.program, "simulate", options.configs / "validation" / "cpu.json",
-                            "--set", f"/hardware/profile={profile}", "--print-config"],
-                           check=True, stdout=subprocess.PIPE).stdout
-    link = json.loads(shown)["hardware"]["links"]["pcie"]
+    config = run(options.program, "simulate", options.configs / "validation" / "cpu.json",
+                 "--set", f"/hardware/profile={profile}", "--print-config")
+    link = json.loads(config)["hardware"]["links"]["pcie"]
     return {"read": link["to_device"], "write": link["to_host"], "both": link["both"]}
 
 
@@ -65,17 +65,18 @@ def run_round(options, number):
     """The validation of each point, with a profile of this round."""
     profile = options.out / f"profile-{number}.json"
     run(options.program, "calibrate", *MODEL, "--storage", options.out, "--out", profile)
+    cxl = json.dumps(cxl_bandwidth(options, profile))
     validations = {}
     for point in options.points:
         result = options.out / f"{point}-{number}.json"
         # Code 1 says that this one run is out of band, which the median of the rounds decides.
         run(options.program, "validate", options.configs / "validation" / "matrix.json",
             "--only", point, "--set", f"/hardware/profile={profile}",
-            "--set", f"/hardware/cxl/bandwidth={json.dumps(cxl_bandwidth(options, profile))}",
+            "--set", f"/hardware/cxl/bandwidth={cxl}",
             "--set", f"/workload/sessions={options.sessions}",
             "--storage", options.out, "--repetitions", "1", "--json", result, codes=(0, 1))
         for validated in json.loads(result.read_text())["points"]:
-            validations[point] = validated["validation"]
+            validations[",".join(validated["labels"])] = validated["validation"]
     return validations
 
 
@@ -106,33 +107,34 @@ def judge_all(rounds):
     return points
 
 
-def another_round(points, rounds, round_seconds, seconds_left, exactly=None):
+def another_round(points, rounds, round_seconds, seconds_left, limits=ROUNDS):
     """Whether there has to be one more after `rounds`, which the points are the values of."""
-    if exactly is not None:
-        return rounds < exactly
-    if rounds >= ROUNDS[1]:
+    if rounds >= limits[1]:
         return False
     values = [value for of_point in points.values() for value in of_point]
     verdicts = {value.verdict for value in values}
-    if rounds < ROUNDS[0] or (rounds == ROUNDS[0] and "OUT" in verdicts):
+    if rounds < limits[0] or (rounds == limits[0] and "OUT" in verdicts):
         return True
-    if rounds == ROUNDS[0]:
+    if rounds == limits[0]:
         needed = any(value.wide > value.band for value in values)
     else:
         needed = "TOO NOISY" in verdicts
     return needed and round_seconds <= seconds_left
 
 
+def rounds_text(errors):
+    return f"rounds: {', '.join(f'{100 * e:+.1f}' for e in errors)}"
+
+
 def show(points):
     for name, values in points.items():
         print(name)
         for value in values:
-            listed = ", ".join(f"{100 * e:+.1f}" for e in value.errors)
             at_own_pace = ("" if value.raw is None else
                            f" (at the profile's pace: median {100 * statistics.median(value.raw):+.1f} %, "
-                           f"rounds: {', '.join(f'{100 * e:+.1f}' for e in value.raw)})")
+                           f"{rounds_text(value.raw)})")
             print(f"  {value.metric:<26} {value.verdict:<9} median {100 * value.median:+.1f} %, "
-                  f"band {100 * value.wide:.1f} %; rounds: {listed}{at_own_pace}")
+                  f"band {100 * value.wide:.1f} %; {rounds_text(value.errors)}{at_own_pace}")
 
 
 def main():
@@ -148,6 +150,9 @@ def main():
     parser.add_argument("--sessions", type=int, default=100, help="of each run (100)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="of all rounds (as long as they take)")
     options = parser.parse_args()
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds: at least 1")
+    limits = ROUNDS if options.rounds is None else (options.rounds, options.rounds)
     if len(os.sched_getaffinity(0)) < 2:
         print("skipped: one processor computes, another moves KV; this machine has one")
         return 0
@@ -156,7 +161,7 @@ def main():
     rounds = []
     longest = 0
     points = {}
-    while another_round(points, len(rounds), longest, end - time.monotonic(), options.rounds):
+    while another_round(points, len(rounds), longest, end - time.monotonic(), limits):
         begin = time.monotonic()
         rounds.append(run_round(options, len(rounds) + 1))
         longest = max(longest, time.monotonic() - begin)

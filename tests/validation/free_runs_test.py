@@ -47,9 +47,9 @@ class Judge(unittest.TestCase):
         self.assertEqual(verdicts(0.9, 0.9, 0.9, band=None), ["in"], "what has no band is not judged")
 
     def test_makes_the_rounds_that_it_needs_in_the_time_there_is(self):
-        def another(*errors, seconds_left=1000.0, exactly=None, **row):
+        def another(*errors, seconds_left=1000.0, limits=free_runs.ROUNDS, **row):
             points = free_runs.judge_all(rounds_of(*errors, **row)) if errors else {}
-            return free_runs.another_round(points, len(errors), 260.0, seconds_left, exactly)
+            return free_runs.another_round(points, len(errors), 260.0, seconds_left, limits)
         self.assertTrue(another(seconds_left=0.0))
         self.assertTrue(another(0.02, seconds_left=0.0), "one round says nothing of the spread")
         # Three times the standard error are 0.039 and 0.118.
@@ -63,8 +63,8 @@ class Judge(unittest.TestCase):
         self.assertTrue(another(-0.3, 0.0, 0.4))
         self.assertFalse(another(-0.3, 0.0, 0.4, seconds_left=259.0))
         self.assertFalse(another(-0.3, 0.0, 0.4, -0.3, 0.4))
-        self.assertTrue(another(0.02, 0.04, exactly=3, seconds_left=0.0))
-        self.assertFalse(another(-0.3, 0.0, 0.4, exactly=3))
+        self.assertTrue(another(0.02, 0.04, limits=(3, 3), seconds_left=0.0))
+        self.assertFalse(another(-0.3, 0.0, 0.4, limits=(3, 3)))
 
 
 if __name__ == "__main__":
