@@ -151,8 +151,8 @@ std::vector<ProfileOperation> make_operations() {
        {kCold, kSecond, kWarm, kDecodeWarm},
        false,
        "a whole model, from tokens to tokens: each of so many requests computes new tokens after "
-       "past ones; cold: the first one after idle time, second: the second one, warm and "
-       "decode_warm: one of several back-to-back passes"},
+       "past ones; cold: the first one after idle time, second: the second one, warm: one of "
+       "several back-to-back passes, decode_warm: the same after a prefill of another request"},
       {gemm_grid,
        {"tokens", "n", "k"},
        {},

@@ -132,7 +132,7 @@ inline constexpr const char* kTransfer = "transfer";
 /// The variant of drive_read, drive_write and drive_to_device for a drive after idle time.
 inline constexpr const char* kAfterIdle = "after_idle";
 /// Variants of model_step: the first prefill after idle time, the second one, one of several
-/// back-to-back prefills, and one of several back-to-back decode iterations.
+/// back-to-back prefills, and one of several decode iterations after a prefill.
 inline constexpr const char* kCold = "cold";
 inline constexpr const char* kSecond = "second";
 inline constexpr const char* kWarm = "warm";

@@ -45,8 +45,9 @@ class RooflineTiming;
 ///     cold: the first prefill after idle time, at least the sum, because caches are cold
 ///     second: the second prefill; default: as `warm`
 ///     warm: back-to-back prefills; default: as long as `cold`
-///     decode_warm: back-to-back decode iterations, by batch. They can be faster than the sum,
-///         because operations are timed with cold caches, but never than their attention
+///     decode_warm: back-to-back decode iterations after a prefill, by batch. They can be faster
+///         than the sum, because operations are timed with cold caches, but never than their
+///         attention
 ///
 /// The first three are the warm-up (WarmUp). A decode iteration as the second pass takes as much
 /// longer than a warm one as a prefill does. An iteration with prompts counts as a prefill. The
