@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Target {
   bool full = false;
   /// Limit for all buffers of one cell together.
   Bytes memory;
+  /// The same for cells with a whole model, if other than `memory`.
+  std::optional<Bytes> model_memory{};
   std::uint64_t seed = 1;
 };
 

@@ -106,13 +106,16 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
 }
 
 Target make_target(Device& device, const ModelConfig& model, bool full) {
-  const Bytes free =
-      std::min(device.free_memory(MemoryKind::device), device.free_memory(MemoryKind::pinned));
-  const Bytes half(free.value / 2);
+  const Bytes on_device = device.free_memory(MemoryKind::device);
+  const Bytes half(std::min(on_device, device.free_memory(MemoryKind::pinned)).value / 2);
+  const Bytes memory = full ? half : std::min(half, Bytes(2 * kGibibyte));
+  // A GPU draws the weights of a large model in a moment, a CPU takes minutes.
+  const bool on_gpu = device.info().kind != "cpu";
   return {.device = device,
           .model = model,
           .full = full,
-          .memory = full ? half : std::min(half, Bytes(2 * kGibibyte)),
+          .memory = memory,
+          .model_memory = on_gpu ? std::optional(Bytes(on_device.value / 4 * 3)) : std::nullopt,
           .seed = 1};
 }
 

@@ -142,7 +142,8 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
   const auto plan = [&](const char* variant, After after, const std::vector<Step>& steps) {
     const bool runs = after == After::run;
     PlannedTable planned{.rules = runs ? rules_of(target) : rules_with_pauses(target),
-                         .visits_in_round = runs ? kManyVisits : kManyVisits / 2};
+                         .visits_in_round = runs ? kManyVisits : kManyVisits / 2,
+                         .memory = target.model_memory};
     planned.table =
         table(OperationId::model_step, variant, runs ? CacheState::hot : CacheState::cold);
     for (const Step& step : steps) {
@@ -168,7 +169,7 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       decodes.push_back({requests, 1, past});
     }
   }
-  PlannedTable idle{.rules = rules_with_pauses(target)};
+  PlannedTable idle{.rules = rules_with_pauses(target), .memory = target.model_memory};
   idle.table = table(OperationId::idle_pass, "prefill", CacheState::hot);
   for (const std::int64_t idle_us : {1'000, 3'000, 10'000, 30'000, 100'000}) {
     idle.cells.push_back({.at = {idle_us}, .memory = memory, .prepare = [opened, idle_us] {

@@ -13,6 +13,7 @@ namespace {
 constexpr const char* kNoTime = "the time of the whole run was used up";
 constexpr const char* kDisturbed = "every sample was disturbed";
 constexpr const char* kContradicts = "contradicts its neighbours, twice";
+constexpr const char* kMayBeUsed = "MiB may be used";
 
 bool same_setting(const ProfileTable& a, const ProfileTable& b) {
   return a.operation == b.operation && a.variant == b.variant && a.method == b.method &&
@@ -164,11 +165,12 @@ class Run {
 
   [[nodiscard]] std::optional<std::string> obstacle(const Item& item) const {
     const PlannedCell& cell = *item.cell;
-    if (cell.memory > options_.memory) {
+    const Bytes allowed = item.planned->memory.value_or(options_.memory);
+    if (cell.memory > allowed) {
       constexpr double kMebibyte = 1 << 20;
-      return fmt::format("needs {:.0f} MiB, {:.0f} MiB may be used",
+      return fmt::format("needs {:.0f} MiB, {:.0f} {}",
                          static_cast<double>(cell.memory.value) / kMebibyte,
-                         static_cast<double>(options_.memory.value) / kMebibyte);
+                         static_cast<double>(allowed.value) / kMebibyte, kMayBeUsed);
     }
     if (passed() >= options_.seconds) {
       return kNoTime;
@@ -295,7 +297,7 @@ std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
     return std::nullopt;
   }
   const PlannedCell cell = planned->cell_at(place);
-  if (cell.memory > options.memory) {
+  if (cell.memory > planned->memory.value_or(options.memory)) {
     return std::nullopt;
   }
   try {
@@ -314,7 +316,8 @@ std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
 void forget_left_out(Profile& profile) {
   for (ProfileTable& table : profile.tables) {
     std::erase_if(table.left_out, [](const LeftOutCell& cell) {
-      return cell.why == kNoTime || cell.why == kDisturbed || cell.why == kContradicts;
+      return cell.why == kNoTime || cell.why == kDisturbed || cell.why == kContradicts ||
+             cell.why.ends_with(kMayBeUsed);
     });
   }
   drop_empty_tables(profile);

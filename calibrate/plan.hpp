@@ -45,6 +45,8 @@ struct PlannedTable {
   /// Visits of each cell in every round but the first. Cells that correct others need samples from
   /// many moments.
   int visits_in_round = 1;
+  /// The memory that a cell may take, if other than RunOptions::memory.
+  std::optional<Bytes> memory{};
 };
 inline constexpr int kManyVisits = 4;
 
@@ -59,6 +61,7 @@ struct Progress {
 };
 
 struct RunOptions {
+  /// The memory that a cell may take.
   Bytes memory;
   /// Time of the whole run. Cells not measured by then are left out.
   double seconds = 0;
@@ -92,8 +95,8 @@ void run_plan(const std::vector<PlannedTable>& plan, const RunOptions& options, 
                                                  const RunOptions& options, Clock& clock,
                                                  DisturbanceMonitor& monitor);
 
-/// Removes the cells that a second run tries again: cells left out for the run's time, or because
-/// every sample was disturbed.
+/// Removes the cells that a second run tries again: cells left out for the run's time or memory, or
+/// for their samples.
 void forget_left_out(Profile& profile);
 
 }  // namespace kvtier::calibrate

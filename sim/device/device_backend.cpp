@@ -35,6 +35,7 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   writes_ = make(number++, processors.rest, true);
   fetches_ = make(number++, processors.rest, true);
   here_.emplace(processors.rest);
+  warm_up(*decoder_, store_.hbm(), setup.config->model.context_window.value);
 }
 
 DeviceBackend::~DeviceBackend() {

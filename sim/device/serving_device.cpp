@@ -1,6 +1,7 @@
 #include "sim/device/serving_device.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -151,6 +152,25 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
                                                  .context = slots * window,
                                                  .longest_context = window},
                                    static_cast<std::uint64_t>(config.seed));
+}
+
+void warm_up(Decoder& decoder, const KvPool& pool, std::int64_t longest) {
+  if (decoder.device().info().kind == "cpu") {
+    return;
+  }
+  const std::unique_ptr<Stream> stream = decoder.device().make_stream();
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(longest), 0);
+  std::vector<std::int32_t> context(tokens.size());
+  std::iota(context.begin(), context.end(), 0);
+  // Matrices of more tokens than a tile has use the kernels of the next multiple of the tile.
+  constexpr std::int64_t kSmall = 16;
+  constexpr std::int64_t kTile = 64;
+  for (std::int64_t n = 1; n <= longest; n += n < kSmall ? 1 : std::min(n, kTile)) {
+    DecoderBatch batch;
+    batch.add(std::span(tokens).first(static_cast<std::size_t>(n)), context);
+    decoder.forward(batch, pool, *stream);
+  }
+  stream->synchronize();
 }
 
 void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,

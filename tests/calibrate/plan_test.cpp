@@ -220,6 +220,16 @@ TEST_F(RunPlan, LeavesOutCellsThatNeedTooMuchMemory) {
   EXPECT_EQ(profile_.tables[0].left_out[0].why, "needs 3 MiB, 1 MiB may be used");
 }
 
+TEST_F(RunPlan, TakesATablesOwnLimitOfMemory) {
+  PlannedTable planned = table(OperationId::control_step, "lookup");
+  planned.memory = Bytes(4 << 20);
+  planned.cells = {cell({8}, {1}, 3 << 20), cell({64}, {1}, 5 << 20)};
+  run({planned});
+  EXPECT_EQ(prepared_, 1);
+  ASSERT_EQ(profile_.tables[0].left_out.size(), 1U);
+  EXPECT_EQ(profile_.tables[0].left_out[0].why, "needs 5 MiB, 4 MiB may be used");
+}
+
 TEST_F(RunPlan, LeavesOutAFailedCellAndContinues) {
   PlannedTable planned = table(OperationId::control_step, "lookup");
   planned.cells = {cell({8}, {1}), cell({64}, {2})};
@@ -359,9 +369,10 @@ TEST(ForgetLeftOut, KeepsCellsThatASecondTryWouldNotChange) {
   Profile profile;
   profile.tables.resize(2);
   profile.tables[0].left_out = {{{1}, "the time of the whole run was used up"},
-                                {{2}, "needs 3 MiB, 1 MiB may be used"},
+                                {{2}, "larger than [1], which takes too long"},
                                 {{3}, "every sample was disturbed"},
-                                {{4}, "contradicts its neighbours, twice"}};
+                                {{4}, "contradicts its neighbours, twice"},
+                                {{5}, "needs 3 MiB, 1 MiB may be used"}};
   profile.tables[1].left_out = {{{1}, "every sample was disturbed"}};
   forget_left_out(profile);
   ASSERT_EQ(profile.tables.size(), 1U);

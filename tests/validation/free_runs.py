@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Judges the simulation on this machine: points of the validation matrix, simulated and run freely on the device.
 
-Each round measures a profile of the machine, then runs each point once. How fast the machine computes changes between the
-profile and the run, so two things are judged: the pace of the run's prefills, and the errors at that pace. Each is judged by
-the median over the rounds. It may be off by its band, PACE or the one that `kvtier validate` gives, or by three times the
-standard error of the median, if that is more. Where three standard errors are within the band of every value, two rounds
-are enough. Otherwise there are three, and while three standard errors are more than LIMITS further ones, up to ROUNDS[1];
-then the value is not judged: the machine is too busy. All rounds are shown.
+Each round runs each point once. A profile of the machine is measured before the first round and after every three points, so
+that each run lies between two profiles. How fast the machine computes changes between a profile and a run, so two things are
+judged: the pace of the run's prefills, and the errors at that pace. Each is judged by the median over the rounds. It may be
+off by its band, PACE or the one that `kvtier validate` gives, or by three times the standard error of the median, if that is
+more. Where three standard errors are within the band of every value, two rounds are enough. Otherwise there are three, and
+while three standard errors are more than LIMITS further ones, up to ROUNDS[1]; then the value is not judged: the machine is
+too busy. All rounds are shown, and beside them the errors between two profiles: of the mean of both simulated values.
 
 With --minutes a further round begins only if it will end in that time. Two rounds are always made, and a third one before a
 value is called out. With --rounds there are exactly so many.
@@ -14,6 +15,7 @@ value is called out. With --rounds there are exactly so many.
 The exit code is 1 if a value is out, 75 if none is and some cannot be judged."""
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -21,12 +23,15 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import typing
 
 POINTS = ["3x,lru", "3x,pensieve"]
 MODEL = ["--device", "cpu:1", "--model", "kvtier-tiny"]
 ROUNDS = (2, 5)
+# Points between two profiles.
+POINTS_AT_ONCE = 3
 NOISES = 3
 # The pace of prefills in a run, against the profile measured before it.
 PACE = 0.15
@@ -61,23 +66,84 @@ def cxl_bandwidth(options, profile):
     return {"read": link["to_device"], "write": link["to_host"], "both": link["both"]}
 
 
-def run_round(options, number):
-    """The validation of each point, with a profile of this round."""
-    profile = options.out / f"profile-{number}.json"
-    run(options.program, "calibrate", *MODEL, "--storage", options.out, "--out", profile)
-    cxl = json.dumps(cxl_bandwidth(options, profile))
+def matrix(options):
+    """The matrix, whose config has its own path."""
+    folder = options.configs / "validation"
+    sweep = json.loads((folder / "matrix.json").read_text())
+    sweep["config"] = str(folder / sweep["config"])
+    return sweep
+
+
+def points_of(sweep, labels):
+    """The points with these labels; a level stands for all its points."""
+    points = [",".join(value["label"] for value in values)
+              for values in itertools.product(*(axis["values"] for axis in sweep["axes"]))]
+    found = {label: [point for point in points if label in (point, *point.split(","))] for label in labels}
+    unknown = [label for label in labels if not found[label]]
+    if unknown:
+        sys.exit(f"--points: no such point: {' '.join(unknown)}")
+    return list(dict.fromkeys(itertools.chain.from_iterable(found.values())))
+
+
+def measure_profiles(options):
+    """Measures a profile at each step."""
+    for number in itertools.count(1):
+        profile = options.out / f"profile-{number}.json"
+        run(options.program, "calibrate", *MODEL, "--storage", options.out, "--out", profile)
+        yield profile
+
+
+def settings(options, profile):
+    return {"/hardware/profile": str(profile), "/hardware/cxl/bandwidth": cxl_bandwidth(options, profile),
+            "/workload/sessions": options.sessions}
+
+
+def simulate(options, profile):
+    """The metrics of each point with this profile."""
+    sweep = matrix(options)
+    sweep["set"] |= settings(options, profile)
+    with tempfile.TemporaryDirectory(dir=options.out) as folder:
+        config = pathlib.Path(folder) / "matrix.json"
+        config.write_text(json.dumps(sweep))
+        run(options.program, "sweep", config, "--out", f"{folder}/out", "--jobs", "1")
+        lines = (pathlib.Path(folder) / "out" / "results.jsonl").read_text().splitlines()
+    return {",".join(point["axes"].values()): point["metrics"] for point in map(json.loads, lines)}
+
+
+def validate(options, point, number, profile):
+    result = options.out / f"{point}-{number}.json"
+    sets = itertools.chain.from_iterable(("--set", f"{pointer}={value if isinstance(value, str) else json.dumps(value)}")
+                                         for pointer, value in settings(options, profile).items())
+    # Code 1 says that this one run is out of band, which the median of the rounds decides.
+    run(options.program, "validate", options.configs / "validation" / "matrix.json", "--only", point, *sets,
+        "--storage", options.out, "--repetitions", "1", "--json", result, codes=(0, 1))
+    return json.loads(result.read_text())["points"][0]["validation"]
+
+
+def add_errors_between(rows, metrics):
+    """Adds the error of the mean of two simulated values, where `metrics` are of the profile after the run."""
+    for row in rows:
+        if row["band"] is not None:
+            after = metrics
+            for key in row["metric"].split("."):
+                after = after[key]
+            mean = (row["simulated"] + after) / 2
+            row["error_between"] = (mean - row["measured"] if row["metric"].startswith("hit_rate")
+                                    else mean / row["measured"] - 1)
+
+
+def run_round(options, number, before, profiles):
+    """The validation of each point, and the profile after the last one. `before` is the one before the first."""
     validations = {}
-    for point in options.points:
-        result = options.out / f"{point}-{number}.json"
-        # Code 1 says that this one run is out of band, which the median of the rounds decides.
-        run(options.program, "validate", options.configs / "validation" / "matrix.json",
-            "--only", point, "--set", f"/hardware/profile={profile}",
-            "--set", f"/hardware/cxl/bandwidth={cxl}",
-            "--set", f"/workload/sessions={options.sessions}",
-            "--storage", options.out, "--repetitions", "1", "--json", result, codes=(0, 1))
-        for validated in json.loads(result.read_text())["points"]:
-            validations[",".join(validated["labels"])] = validated["validation"]
-    return validations
+    for first in range(0, len(options.points), POINTS_AT_ONCE):
+        runs = {point: validate(options, point, number, before)
+                for point in options.points[first:first + POINTS_AT_ONCE]}
+        before = next(profiles)
+        simulated = simulate(options, before)
+        for point, validated in runs.items():
+            add_errors_between(validated["rows"], simulated[point])
+        validations |= runs
+    return validations, before
 
 
 class Value(typing.NamedTuple):
@@ -88,8 +154,8 @@ class Value(typing.NamedTuple):
     wide: float
     band: float
     errors: list
-    # Those without the pace, where that is not the same.
-    raw: list | None
+    # Those between two profiles; None of the pace.
+    between: list | None
 
 
 def judge_all(rounds):
@@ -103,7 +169,7 @@ def judge_all(rounds):
                 rows = [r[name]["rows"][index] for r in rounds]
                 errors = [r["error_at_pace"] for r in rows]
                 points[name].append(Value(row["metric"], *judge(row["metric"], row["band"], errors), row["band"], errors,
-                                          [r["error"] for r in rows]))
+                                          [r["error_between"] for r in rows]))
     return points
 
 
@@ -130,11 +196,11 @@ def show(points):
     for name, values in points.items():
         print(name)
         for value in values:
-            at_own_pace = ("" if value.raw is None else
-                           f" (at the profile's pace: median {100 * statistics.median(value.raw):+.1f} %, "
-                           f"{rounds_text(value.raw)})")
+            between = ("" if value.between is None else
+                       f" (between two profiles: median {100 * statistics.median(value.between):+.1f} %, "
+                       f"{rounds_text(value.between)})")
             print(f"  {value.metric:<26} {value.verdict:<9} median {100 * value.median:+.1f} %, "
-                  f"band {100 * value.wide:.1f} %; {rounds_text(value.errors)}{at_own_pace}")
+                  f"band {100 * value.wide:.1f} %; {rounds_text(value.errors)}{between}")
 
 
 def main():
@@ -158,12 +224,16 @@ def main():
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * options.minutes
+    options.points = points_of(matrix(options), options.points)
+    profiles = measure_profiles(options)
     rounds = []
     longest = 0
     points = {}
+    before = next(profiles)
     while another_round(points, len(rounds), longest, end - time.monotonic(), limits):
         begin = time.monotonic()
-        rounds.append(run_round(options, len(rounds) + 1))
+        validations, before = run_round(options, len(rounds) + 1, before, profiles)
+        rounds.append(validations)
         longest = max(longest, time.monotonic() - begin)
         points = judge_all(rounds)
     show(points)

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import unittest
+from unittest import mock
 
 import free_runs
 
@@ -11,7 +12,7 @@ import free_runs
 def rounds_of(*errors, metric="ttft_seconds.p50", band=0.1, paces=None):
     paces = paces or [1.0] * len(errors)
     return [{"3x,lru": {"pace": {"prefill": pace}, "rows": [
-        {"metric": metric, "band": band, "error": 0.9, "error_at_pace": error}]}}
+        {"metric": metric, "band": band, "error_between": 0.9, "error_at_pace": error}]}}
         for error, pace in zip(errors, paces)]
 
 
@@ -65,6 +66,33 @@ class Judge(unittest.TestCase):
         self.assertFalse(another(-0.3, 0.0, 0.4, -0.3, 0.4))
         self.assertTrue(another(0.02, 0.04, limits=(3, 3), seconds_left=0.0))
         self.assertFalse(another(-0.3, 0.0, 0.4, limits=(3, 3)))
+
+    def test_compares_a_run_with_the_profiles_before_and_after_it(self):
+        rows = [{"metric": "ttft_seconds.p50", "band": 0.1, "simulated": 0.8, "measured": 1.0},
+                {"metric": "hit_rate.all_turns.total", "band": 0.01, "simulated": 0.5, "measured": 0.51},
+                {"metric": "tpot_seconds.mean", "band": None, "simulated": 1.0, "measured": 1.0}]
+        free_runs.add_errors_between(rows, {"ttft_seconds": {"p50": 1.4}, "hit_rate": {"all_turns": {"total": 0.54}}})
+        self.assertAlmostEqual(rows[0]["error_between"], 0.1)
+        self.assertAlmostEqual(rows[1]["error_between"], 0.01)
+        self.assertNotIn("error_between", rows[2])
+
+    def test_measures_a_profile_after_every_three_points(self):
+        options = mock.Mock(points=["a", "b", "c", "d"])
+        seen = []
+        with mock.patch.multiple(free_runs, simulate=lambda _, profile: {p: profile for p in options.points},
+                                 validate=lambda _, point, number, profile: {"rows": [], "of": (point, number, profile)},
+                                 add_errors_between=lambda _, metrics: seen.append(metrics)):
+            validations, last = free_runs.run_round(options, 2, "P4", iter(["P5", "P6", "P7"]))
+        self.assertEqual([v["of"] for v in validations.values()],
+                         [("a", 2, "P4"), ("b", 2, "P4"), ("c", 2, "P4"), ("d", 2, "P5")])
+        self.assertEqual(seen, ["P5", "P5", "P5", "P6"])
+        self.assertEqual(last, "P6")
+
+    def test_a_level_stands_for_its_points(self):
+        sweep = {"axes": [{"values": [{"label": "1x"}, {"label": "3x"}]}, {"values": [{"label": "lru"}, {"label": "car"}]}]}
+        self.assertEqual(free_runs.points_of(sweep, ["3x", "1x,car", "3x,lru"]), ["3x,lru", "3x,car", "1x,car"])
+        with self.assertRaises(SystemExit):
+            free_runs.points_of(sweep, ["2x"])
 
 
 if __name__ == "__main__":

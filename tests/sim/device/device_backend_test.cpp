@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +95,38 @@ TEST(DeviceBackend, WaitsForAllLoadsOfAPass) {
     EXPECT_GT(transfers.joined_loads, 0);
     EXPECT_GT(backend.store().counters().verified.value, 0);
   }
+}
+
+/// Says that it is a GPU, and keeps the numbers of tokens of its matrices.
+class GpuInName final : public ForwardingDevice {
+ public:
+  explicit GpuInName(Device& host) : ForwardingDevice(host), info_(host.info()) {
+    info_.kind = "cuda";
+  }
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  void gemm(const GemmWork& work, Stream& stream) override {
+    tokens.insert(work.m);
+    ForwardingDevice::gemm(work, stream);
+  }
+  std::set<std::int64_t> tokens;
+
+ private:
+  DeviceInfo info_;
+};
+
+TEST(DeviceBackend, WarmsUpAGpuBeforeTheRun) {
+  const auto host = make_cpu_device(1);
+  GpuInName gpu(*host);
+  RunConfig config = crowded_config(Medium::dram, Medium::ssd);
+  const std::int64_t window = config.model.context_window.value;
+  ASSERT_GE(window, 64);
+  const DeviceBackend backend(
+      {.config = &config, .device = &gpu, .directory = KVTIER_SOURCE_DIR, .verify = true});
+  for (const std::int64_t size : {1, 2, 3, 15, 16, 32, 64}) {
+    EXPECT_TRUE(gpu.tokens.contains(size)) << size;
+  }
+  EXPECT_GT(*gpu.tokens.rbegin(), window - 64);
+  EXPECT_LE(*gpu.tokens.rbegin(), window);
 }
 
 /// A drive in memory that can do wrong.
