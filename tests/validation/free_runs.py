@@ -86,22 +86,18 @@ def points_of(sweep, labels):
 
 
 def measure_profiles(options):
-    """Measures a profile at each step."""
+    """Measures a profile at each step, and yields the settings of runs with it."""
     for number in itertools.count(1):
         profile = options.out / f"profile-{number}.json"
         run(options.program, "calibrate", *MODEL, "--storage", options.out, "--out", profile)
-        yield profile
+        yield {"/hardware/profile": str(profile), "/hardware/cxl/bandwidth": cxl_bandwidth(options, profile),
+               "/workload/sessions": options.sessions}
 
 
-def settings(options, profile):
-    return {"/hardware/profile": str(profile), "/hardware/cxl/bandwidth": cxl_bandwidth(options, profile),
-            "/workload/sessions": options.sessions}
-
-
-def simulate(options, profile):
-    """The metrics of each point with this profile."""
+def simulate(options, settings):
+    """The metrics of each point."""
     sweep = matrix(options)
-    sweep["set"] |= settings(options, profile)
+    sweep["set"] |= settings
     with tempfile.TemporaryDirectory(dir=options.out) as folder:
         config = pathlib.Path(folder) / "matrix.json"
         config.write_text(json.dumps(sweep))
@@ -110,10 +106,10 @@ def simulate(options, profile):
     return {",".join(point["axes"].values()): point["metrics"] for point in map(json.loads, lines)}
 
 
-def validate(options, point, number, profile):
+def validate(options, point, number, settings):
     result = options.out / f"{point}-{number}.json"
     sets = itertools.chain.from_iterable(("--set", f"{pointer}={value if isinstance(value, str) else json.dumps(value)}")
-                                         for pointer, value in settings(options, profile).items())
+                                         for pointer, value in settings.items())
     # Code 1 says that this one run is out of band, which the median of the rounds decides.
     run(options.program, "validate", options.configs / "validation" / "matrix.json", "--only", point, *sets,
         "--storage", options.out, "--repetitions", "1", "--json", result, codes=(0, 1))
@@ -133,7 +129,7 @@ def add_errors_between(rows, metrics):
 
 
 def run_round(options, number, before, profiles):
-    """The validation of each point, and the profile after the last one. `before` is the one before the first."""
+    """The validation of each point, and the profile's settings after the last one. `before` has those before the first."""
     validations = {}
     for first in range(0, len(options.points), POINTS_AT_ONCE):
         runs = {point: validate(options, point, number, before)

@@ -79,8 +79,8 @@ class Judge(unittest.TestCase):
     def test_measures_a_profile_after_every_three_points(self):
         options = mock.Mock(points=["a", "b", "c", "d"])
         seen = []
-        with mock.patch.multiple(free_runs, simulate=lambda _, profile: {p: profile for p in options.points},
-                                 validate=lambda _, point, number, profile: {"rows": [], "of": (point, number, profile)},
+        with mock.patch.multiple(free_runs, simulate=lambda _, settings: {p: settings for p in options.points},
+                                 validate=lambda _, point, number, settings: {"rows": [], "of": (point, number, settings)},
                                  add_errors_between=lambda _, metrics: seen.append(metrics)):
             validations, last = free_runs.run_round(options, 2, "P4", iter(["P5", "P6", "P7"]))
         self.assertEqual([v["of"] for v in validations.values()],
