@@ -303,7 +303,8 @@ Cluster::Cluster(const Setup& setup)
   for (std::size_t i = 0; i < config_.cluster.slow.size(); ++i) {
     const SlowInstanceConfig& slow = config_.cluster.slow[i];
     const auto number = static_cast<std::size_t>(slow.instance);
-    slow_.push_back(std::make_unique<SlowTiming>(*kinds_[number].timing, slow.factor));
+    slow_.push_back(
+        std::make_unique<ScaledTiming>(*kinds_[number].timing, slow.factor, slow.factor));
     clock_.set_own_timer(time_at(slow.from), kSpeeds | i);
     if (slow.until) {
       clock_.set_own_timer(time_at(*slow.until), kSpeeds | i);

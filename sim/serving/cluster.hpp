@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "hw/timing/scaled_timing.hpp"
 #include "sim/backend/shared_links.hpp"
 #include "sim/backend/simulated_backend.hpp"
 #include "sim/core/event_queue.hpp"
@@ -13,7 +14,6 @@
 #include "sim/serving/instance_series.hpp"
 #include "sim/serving/next_times.hpp"
 #include "sim/serving/simulate.hpp"
-#include "sim/serving/slow_timing.hpp"
 
 namespace kvtier {
 
@@ -272,7 +272,7 @@ class Cluster final : private Dispatcher {
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<std::unique_ptr<Member>> lost_;
   std::vector<InstanceSeries> series_;
-  std::vector<std::unique_ptr<SlowTiming>> slow_;
+  std::vector<std::unique_ptr<ScaledTiming>> slow_;
   std::vector<Turn> turns_;
   /// With /cluster/disaggregation, as turns_.
   std::vector<Apart> apart_;

@@ -9,6 +9,7 @@
 
 #include "hw/device/processors.hpp"
 #include "hw/profile/profile_timing.hpp"
+#include "hw/timing/scaled_timing.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/statistics.hpp"
@@ -218,7 +219,7 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
     work.insert(work.end(), backend.computed().begin(), backend.computed().end());
   }
   result.pace = pace_of(work, *timing);
-  const PacedTiming paced(*timing, result.pace);
+  const ScaledTiming paced(*timing, result.pace.prefill, result.pace.decode);
   SimulatedBackend backend(config.hardware, config.model.layers, paced,
                            DecodeStepping::closed_form);
   const Json at_pace = run_on(backend, config, registry, run_options(options, 0));

@@ -61,21 +61,5 @@ TEST(PaceOf, IsOneOfNothing) {
   EXPECT_EQ(pace.decode, 1);
 }
 
-TEST(PacedTiming, TakesThePaceTimesAsLong) {
-  const SimpleTiming timing;
-  const PacedTiming paced(timing, {.prefill = 1.5, .decode = 0.5});
-  const PrefillPart part{.added = Tokens(2), .past = Tokens(0)};
-  const PrefillTime time = paced.prefill({&part, 1});
-  EXPECT_EQ(time.total, SimDuration(30000000));
-  EXPECT_EQ(time.layer, SimDuration(3000000));
-  EXPECT_EQ(time.after(0) - time.after(1), SimDuration(1500000));
-  EXPECT_EQ(time.after(0) - time.after(2), SimDuration(3000000));
-  EXPECT_EQ(paced.decode_warm_up(1), SimDuration(1500000));
-  EXPECT_EQ(paced.decode_warm_up(2), SimDuration(0));
-  EXPECT_EQ(paced.idle_gap(), timing.idle_gap());
-  EXPECT_EQ(paced.decode_duration(1, Tokens(1000)), SimDuration(2500000));
-  EXPECT_EQ(paced.decode_layer(1, Tokens(0)), SimDuration(500000));
-}
-
 }  // namespace
 }  // namespace kvtier
