@@ -26,23 +26,6 @@ SimDuration ahead_to_hide_loading(const LayerPipeline& p) {
 
 }  // namespace
 
-std::vector<LayerInterval> layer_schedule(const LayerPipeline& p) {
-  check(p);
-  std::vector<LayerInterval> layers(static_cast<std::size_t>(p.layers));
-  SimDuration loaded;
-  SimDuration computed;
-  for (std::int64_t i = 0; i < p.layers; ++i) {
-    LayerInterval& layer = layers[static_cast<std::size_t>(i)];
-    layer.load_begin = loaded;
-    loaded = std::max(SimDuration(0), p.load * (i + 1) - p.loaded_ahead);
-    layer.load_end = loaded;
-    layer.compute_begin = std::max(computed, loaded);
-    computed = layer.compute_begin + p.compute;
-    layer.compute_end = computed;
-  }
-  return layers;
-}
-
 SimDuration pipelined_finish(const LayerPipeline& p) {
   check(p);
   return pipelined_finish(

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "sim/core/units.hpp"
 
@@ -23,19 +22,6 @@ struct LayerPipeline {
   SimDuration compute;
   SimDuration loaded_ahead;
 };
-
-/// Times at which one layer is loaded and computed, from the beginning of the request. A layer (or
-/// a part of one) that was loaded ahead begins and ends its load at 0.
-struct LayerInterval {
-  SimDuration load_begin;
-  SimDuration load_end;
-  SimDuration compute_begin;
-  SimDuration compute_end;
-};
-
-/// The recurrence, one interval for each layer: layer i computes once layer i-1 is done and its own
-/// KV is loaded.
-[[nodiscard]] std::vector<LayerInterval> layer_schedule(const LayerPipeline& pipeline);
 
 /// Times at which the KV of the first and last layer is loaded, from the beginning of the request.
 /// A layer that is loaded earlier has a negative time or 0.

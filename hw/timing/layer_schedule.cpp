@@ -23,7 +23,8 @@ SimDuration LayerSchedule::end(const PassTime& pass, const LoadTime& load) const
 SimDuration LayerSchedule::end_of_equal_layers(const PassTime& pass, const LoadTime& load) const {
   const std::int64_t loading = std::max<std::int64_t>(1, pass.layers - ready);
   const SimDuration latency = std::min(load.latency, load.total);
-  const SimDuration first = ready > 0 ? SimDuration(0) : latency + (load.total - latency) / loading;
+  // The layers that are ready compute while the first awaited one arrives.
+  const SimDuration first = latency + (load.total - latency) / loading - pass.layer * ready;
   const SimDuration finish =
       pipelined_finish({.first = first - pass.before, .last = load.total - pass.before},
                        pass.total + pass.after, pass.layer + pass.outside_layers() + pass.after);
@@ -37,10 +38,11 @@ SimDuration LayerSchedule::end_of_unequal_layers(const PassTime& pass, const Loa
   const Bytes there = first > 0 ? sizes[first - 1] : Bytes(0);
   const std::int64_t all = (sizes.back() - there).value;
   const SimDuration outside = pass.outside_layers();
+  const SimDuration latency = std::min(load.latency, load.total);
   SimDuration end = std::max(load.total, pass.before + pass.total + pass.after);
   for (std::size_t i = first; i < sizes.size(); ++i) {
-    const Int128 moved = static_cast<Int128>(load.total.ns) * (sizes[i] - there).value;
-    const SimDuration loaded(static_cast<std::int64_t>(moved / all));
+    const Int128 moved = static_cast<Int128>((load.total - latency).ns) * (sizes[i] - there).value;
+    const SimDuration loaded = latency + SimDuration(static_cast<std::int64_t>(moved / all));
     const std::int64_t computing = pass.layers - static_cast<std::int64_t>(i);
     end = std::max(end,
                    std::max(pass.before, loaded) + pass.layer * computing + outside + pass.after);

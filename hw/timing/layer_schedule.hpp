@@ -42,10 +42,6 @@ struct LayerSchedule {
   /// No layer computes before all KV has arrived.
   bool whole = false;
 
-  /// The layer whose KV has to be there before `layer` of `layers` computes.
-  [[nodiscard]] std::int64_t awaited(std::int64_t layer, std::int64_t layers) const {
-    return whole ? layers - 1 : layer;
-  }
   /// The end of the pass since its command, if this is its only load. Of several loads, the latest
   /// end counts. A load moves its layers in order at a steady rate, after its latency.
   [[nodiscard]] SimDuration end(const PassTime& pass, const LoadTime& load) const;

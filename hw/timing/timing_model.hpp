@@ -41,7 +41,7 @@ struct PrefillTime {
   /// Time of one layer, needed because loading and saving overlap layer by layer.
   SimDuration layer;
   WarmUp warm_up{};
-  /// Some of its sizes are beyond the measured ones.
+  /// Operations beyond their measured sizes take a relevant part of it.
   bool extrapolated = false;
 
   /// Time of the pass after so many passes since the last idle time.
@@ -66,7 +66,7 @@ struct DecodePiece {
   Tokens from;
   std::int64_t base = 0;
   std::int64_t slope = 0;
-  /// Its sizes are beyond the measured ones.
+  /// As PrefillTime.
   bool extrapolated = false;
 
   [[nodiscard]] std::int64_t at(Tokens context) const {
@@ -99,8 +99,8 @@ class TimingModel {
   /// The reference stays valid as long as the model.
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
-  /// Overheads of all passes. Decode times are those of warm iterations: the first iteration as the
-  /// second pass takes longer by `second` - `warm`.
+  /// Overheads of all passes. Decode times are those of warm iterations: an iteration as the first
+  /// or second pass takes as much longer as a prefill does.
   [[nodiscard]] virtual WarmUp warm_up() const { return {}; }
 
   /// The shortest idle time after which a pass is cold.
@@ -108,7 +108,7 @@ class TimingModel {
 
   /// Additional time of the first of several decode iterations after so many passes.
   [[nodiscard]] SimDuration decode_warm_up(std::int64_t passes) const {
-    return passes == 1 ? warm_up().second - warm_up().warm : SimDuration(0);
+    return passes > 1 ? SimDuration(0) : warm_up().after(passes) - warm_up().warm;
   }
 
   /// Time of one layer in one iteration of requests with equal contexts; the mean if layers differ.

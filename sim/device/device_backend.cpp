@@ -321,11 +321,13 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
   const auto begin = std::chrono::steady_clock::now();
   device_.record(*layer_ends_[0], stream);
   if (schedule.whole) {
-    wait_for(schedule.awaited(0, layers_));
+    wait_for(layers_ - 1);
   }
   decoder_->begin(pass.batch, stream);
   for (std::int64_t layer = 0; layer < layers_; ++layer) {
-    wait_for(schedule.awaited(layer, layers_));
+    if (!schedule.whole) {
+      wait_for(layer);
+    }
     decoder_->forward_layer(layer, store_.hbm().layer(layer), stream);
     device_.record(*layer_ends_[static_cast<std::size_t>(layer) + 1], stream);
   }
@@ -386,7 +388,7 @@ double DeviceBackend::stalled(const LayerSchedule& schedule, const Loads& loads)
     return seconds;
   };
   if (schedule.whole) {
-    return before(0, schedule.awaited(0, layers_));
+    return before(0, layers_ - 1);
   }
   double seconds = 0;
   for (std::int64_t layer = 0; layer < layers_; ++layer) {

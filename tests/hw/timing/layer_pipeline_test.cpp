@@ -1,6 +1,8 @@
 #include "hw/timing/layer_pipeline.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -19,6 +21,32 @@ LayerPipeline pipeline(std::int64_t layers, std::int64_t load, std::int64_t comp
           .loaded_ahead = SimDuration(ahead)};
 }
 
+/// Times at which one layer is loaded and computed. A layer (or a part of one) that was loaded
+/// ahead begins and ends its load at 0.
+struct LayerInterval {
+  SimDuration load_begin;
+  SimDuration load_end;
+  SimDuration compute_begin;
+  SimDuration compute_end;
+};
+
+/// The recurrence: layer i computes once layer i-1 is done and its own KV is loaded.
+std::vector<LayerInterval> intervals_of(const LayerPipeline& p) {
+  std::vector<LayerInterval> layers(static_cast<std::size_t>(p.layers));
+  SimDuration loaded;
+  SimDuration computed;
+  for (std::int64_t i = 0; i < p.layers; ++i) {
+    LayerInterval& layer = layers[static_cast<std::size_t>(i)];
+    layer.load_begin = loaded;
+    loaded = std::max(SimDuration(0), p.load * (i + 1) - p.loaded_ahead);
+    layer.load_end = loaded;
+    layer.compute_begin = std::max(computed, loaded);
+    computed = layer.compute_begin + p.compute;
+    layer.compute_end = computed;
+  }
+  return layers;
+}
+
 /// Loads and computes of any size against each other, with buffers from none to more than all.
 LayerPipeline random_pipeline(RandomStream& stream) {
   LayerPipeline p = pipeline(1 + stream.index(40), stream.index(1000), stream.index(1000));
@@ -30,7 +58,7 @@ LayerPipeline random_pipeline(RandomStream& stream) {
 TEST(LayerPipeline, WithoutABufferWaitsForTheFirstLayerIfComputeIsSlower) {
   // Loads end at 2, 4, 6; computes run 2-5, 5-8, 8-11.
   const LayerPipeline p = pipeline(3, 2, 3);
-  const auto layers = layer_schedule(p);
+  const auto layers = intervals_of(p);
   ASSERT_EQ(layers.size(), 3U);
   EXPECT_EQ(layers[0].load_begin, 0_ns);
   EXPECT_EQ(layers[0].load_end, 2_ns);
@@ -46,7 +74,7 @@ TEST(LayerPipeline, WithoutABufferWaitsForTheFirstLayerIfComputeIsSlower) {
 TEST(LayerPipeline, WithoutABufferWaitsForEachLayerIfLoadingIsSlower) {
   // Loads end at 5, 10, 15; computes run 5-7, 10-12, 15-17.
   const LayerPipeline p = pipeline(3, 5, 2);
-  EXPECT_EQ(layer_schedule(p)[1].compute_begin, 10_ns);
+  EXPECT_EQ(intervals_of(p)[1].compute_begin, 10_ns);
   EXPECT_EQ(pipelined_finish(p), 17_ns);
   EXPECT_EQ(pipeline_stall(p), 11_ns);
 }
@@ -54,7 +82,7 @@ TEST(LayerPipeline, WithoutABufferWaitsForEachLayerIfLoadingIsSlower) {
 TEST(LayerPipeline, ComputesBufferedLayersAtOnce) {
   // Two of four layers are there. Loads end at 5 and 10; computes run 0-2, 2-4, 5-7, 10-12.
   const LayerPipeline p = pipeline(4, 5, 2, 2 * 5);
-  const auto layers = layer_schedule(p);
+  const auto layers = intervals_of(p);
   EXPECT_EQ(layers[1].load_end, 0_ns);
   EXPECT_EQ(layers[1].compute_end, 4_ns);
   EXPECT_EQ(layers[2].load_begin, 0_ns);
@@ -70,7 +98,7 @@ TEST(LayerPipeline, ClosedFormIsTheRecurrence) {
   RandomStream stream(1, "tests/layer_pipeline");
   for (int i = 0; i < 20000; ++i) {
     const LayerPipeline p = random_pipeline(stream);
-    const auto layers = layer_schedule(p);
+    const auto layers = intervals_of(p);
     ASSERT_EQ(pipelined_finish(p), layers.back().compute_end)
         << p.layers << " layers, load " << p.load.ns << ", compute " << p.compute.ns << ", ahead "
         << p.loaded_ahead.ns;
@@ -88,7 +116,7 @@ TEST(LayerPipeline, ScheduleLoadsAllThatWasNotLoadedAheadAndOverlapsNoCompute) {
     const LayerPipeline p = random_pipeline(stream);
     SimDuration loaded;
     SimDuration computed_until;
-    for (const LayerInterval& layer : layer_schedule(p)) {
+    for (const LayerInterval& layer : intervals_of(p)) {
       loaded += layer.load_end - layer.load_begin;
       ASSERT_GE(layer.compute_begin, layer.load_end);
       ASSERT_GE(layer.compute_begin, computed_until);

@@ -280,6 +280,9 @@ TEST(SimulatedBackend, PassesAfterIdleTimeTakeTheirWarmUp) {
   EXPECT_EQ(prefill(), for_ms(11));
   // The second pass takes 2 ms longer than a warm one.
   EXPECT_EQ(decode(), for_ms(5));
+  // The first of three iterations as a cold pass takes 3 ms longer.
+  wait_until(backend.now() + timing.idle_gap());
+  EXPECT_EQ(decode(), for_ms(6));
   EXPECT_EQ(prefill(), for_ms(8));
   // With a load that ends after 7 ms, the last layer computes then. The time outside of layers is
   // not negative.

@@ -97,6 +97,27 @@ TEST(DeviceBackend, WaitsForAllLoadsOfAPass) {
   }
 }
 
+TEST(DeviceBackend, CountsPassesSinceTheLastIdleTime) {
+  const auto device = make_cpu_device(1);
+  const PolicyRegistry registry = builtin_policies();
+  const RunConfig config = crowded_config(Medium::dram, Medium::ssd);
+  for (const SimDuration gap : {SimDuration(0), SimDuration(3'600'000'000'000)}) {
+    DeviceBackend backend({.config = &config,
+                           .device = device.get(),
+                           .directory = KVTIER_SOURCE_DIR,
+                           .idle_gap = gap,
+                           .spare_contexts = 200});
+    (void)run_on(backend, config, registry);
+    backend.finish();
+    std::int64_t passes = 0;
+    for (const ComputedWork& work : backend.computed()) {
+      ASSERT_EQ(work.passes_before, gap.ns > 0 ? passes : 0);
+      passes += work.iterations;
+    }
+    EXPECT_GT(passes, std::ssize(backend.computed())) << "some work has several iterations";
+  }
+}
+
 /// Says that it is a GPU, and keeps the numbers of tokens of its matrices.
 class GpuInName final : public ForwardingDevice {
  public:
