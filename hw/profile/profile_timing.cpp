@@ -83,11 +83,6 @@ ProfileGrid::Limit element_roofline(OperationId operation, std::string_view vari
   };
 }
 
-void add(ProfileGrid::Time& sum, const ProfileGrid::Time& term, double count = 1) {
-  sum.seconds += term.seconds * count;
-  sum.extrapolated = sum.extrapolated || term.extrapolated;
-}
-
 /// Tokens that a layer of this kind sees; 0: all.
 std::int64_t window_of(const ModelConfig& model, const LayerGroup& group) {
   return group.attention == AttentionKind::window ? model.window->value : 0;
@@ -506,21 +501,34 @@ double ProfileTiming::decode_correction(std::int64_t batch) const {
       static_cast<double>(batch - smaller) / static_cast<double>(above->first - smaller));
 }
 
-ProfileGrid::Time ProfileTiming::TokenWork::at(double tokens) const {
-  if (!grid) {
-    return {roofline(tokens, 0), false};
-  }
-  ProfileGrid::Time time = grid->at(tokens);
-  time.extrapolated = time.extrapolated || extrapolated;
-  return time;
+ProfileTiming::WorkTime::WorkTime(const ProfileGrid::Time& time, bool beyond_shapes)
+    : seconds(time.seconds), beyond(time.extrapolated || beyond_shapes ? time.seconds : 0) {}
+
+void ProfileTiming::WorkTime::add(const WorkTime& term, double count) {
+  seconds += term.seconds * count;
+  beyond += term.beyond * count;
 }
 
-ProfileGrid::Time ProfileTiming::all_reduces(const LayerTokens& tokens) const {
-  ProfileGrid::Time sum;
+void ProfileTiming::WorkTime::multiply(double factor) {
+  seconds *= factor;
+  beyond *= factor;
+}
+
+bool ProfileTiming::WorkTime::is_extrapolated() const {
+  constexpr double kMinor = 0.05;
+  return beyond > kMinor * seconds;
+}
+
+ProfileTiming::WorkTime ProfileTiming::TokenWork::at(double tokens) const {
+  return grid ? WorkTime(grid->at(tokens), extrapolated) : WorkTime(roofline(tokens, 0));
+}
+
+ProfileTiming::WorkTime ProfileTiming::all_reduces(const LayerTokens& tokens) const {
+  WorkTime sum;
   const auto add_ring = [&](const std::optional<ProfileGrid>& grid, const AllReduceTime& ring,
                             double count, double moved) {
     if (grid) {
-      add(sum, grid->at(moved * hidden_bytes_), count);
+      sum.add({grid->at(moved * hidden_bytes_), false}, count);
     } else {
       sum.seconds += moved * (count * ring.seconds_per_token) + count * ring.fixed_seconds;
     }
@@ -534,27 +542,28 @@ ProfileGrid::Time ProfileTiming::all_reduces(const LayerTokens& tokens) const {
   return sum;
 }
 
-ProfileGrid::Time ProfileTiming::dense(const LayerKind& kind, const LayerTokens& tokens) const {
-  ProfileGrid::Time sum = all_reduces(tokens);
+ProfileTiming::WorkTime ProfileTiming::dense(const LayerKind& kind,
+                                             const LayerTokens& tokens) const {
+  WorkTime sum = all_reduces(tokens);
   for (const TokenWork& work : kind.work) {
-    add(sum, work.at(work.of_stage ? tokens.all : tokens.rank), work.count);
+    sum.add(work.at(work.of_stage ? tokens.all : tokens.rank), work.count);
   }
   return sum;
 }
 
-ProfileGrid::Time ProfileTiming::outside(double tokens, double rows) const {
-  ProfileGrid::Time sum;
+ProfileTiming::WorkTime ProfileTiming::outside(double tokens, double rows) const {
+  WorkTime sum;
   for (const TokenWork& work : token_work_) {
-    add(sum, work.at(tokens), work.count);
+    sum.add(work.at(tokens), work.count);
   }
   for (const TokenWork& work : row_work_) {
-    add(sum, work.at(rows), work.count);
+    sum.add(work.at(rows), work.count);
   }
   return sum;
 }
 
-ProfileGrid::Time ProfileTiming::extend_attention(const LayerKind& kind, double added,
-                                                  double past) const {
+ProfileTiming::WorkTime ProfileTiming::extend_attention(const LayerKind& kind, double added,
+                                                        double past) const {
   const Attention& attention = kind.attention;
   const auto roofline = [&](double before) {
     return roofline_->attention_of(index_of(kind),
@@ -563,64 +572,56 @@ ProfileGrid::Time ProfileTiming::extend_attention(const LayerKind& kind, double 
   };
   if (!attention.extend) {
     if (attention.of_rank || attention.window > 0) {
-      return {std::max(attention.shortest, roofline(past)), false};
+      return WorkTime(std::max(attention.shortest, roofline(past)));
     }
-    return {std::max(attention.shortest,
-                     extend_attention_seconds(attention.shape, added, past, attained_)),
-            false};
+    return WorkTime(std::max(attention.shortest,
+                             extend_attention_seconds(attention.shape, added, past, attained_)));
   }
   if (attention.of_rank) {
     ProfileGrid::Time time = attention.extend->at(added, 0);
     time.seconds += past > 0 ? std::max(0.0, roofline(past) - roofline(0)) : 0;
-    time.extrapolated = time.extrapolated || attention.extrapolated || past > 0;
-    return time;
+    return {time, attention.extrapolated || past > 0};
   }
-  ProfileGrid::Time time = attention.extend->at(added, past);
-  time.extrapolated =
-      time.extrapolated || attention.extrapolated || (attention.past_by_law && past > 0);
-  return time;
+  return {attention.extend->at(added, past),
+          attention.extrapolated || (attention.past_by_law && past > 0)};
 }
 
-ProfileGrid::Time ProfileTiming::decode_attention(const LayerKind& kind, double batch,
-                                                  double context) const {
+ProfileTiming::WorkTime ProfileTiming::decode_attention(const LayerKind& kind, double batch,
+                                                        double context) const {
   const Attention& attention = kind.attention;
   if (!attention.decode) {
     if (attention.of_rank || attention.window > 0) {
-      return {std::max(attention.shortest,
-                       roofline_->decode_attention_of(index_of(kind), batch, batch * context)),
-              false};
+      return WorkTime(std::max(attention.shortest, roofline_->decode_attention_of(
+                                                       index_of(kind), batch, batch * context)));
     }
-    return {std::max(attention.shortest,
-                     decode_attention_seconds(attention.shape, batch * context, attained_)),
-            false};
+    return WorkTime(std::max(
+        attention.shortest, decode_attention_seconds(attention.shape, batch * context, attained_)));
   }
-  ProfileGrid::Time time = attention.decode->at(batch, context);
-  time.extrapolated = time.extrapolated || attention.extrapolated;
-  return time;
+  return {attention.decode->at(batch, context), attention.extrapolated};
 }
 
 template <class TimeOf>
-ProfileGrid::Time ProfileTiming::over_layers(double by, TimeOf time_of) const {
+ProfileTiming::WorkTime ProfileTiming::over_layers(double by, TimeOf time_of) const {
   if (kinds_.size() == 1) {
-    ProfileGrid::Time time = time_of(kinds_.front());
+    WorkTime time = time_of(kinds_.front());
     if (by == 1) {
-      time.seconds *= kinds_.front().count;
+      time.multiply(kinds_.front().count);
     }
     return time;
   }
-  ProfileGrid::Time sum;
+  WorkTime sum;
   for (const LayerKind& kind : kinds_) {
-    add(sum, time_of(kind), kind.count / by);
+    sum.add(time_of(kind), kind.count / by);
   }
   return sum;
 }
 
-ProfileGrid::Time ProfileTiming::attention(const LayerKind& kind,
-                                           std::span<const PrefillPart> parts, double batch,
-                                           double context) const {
-  ProfileGrid::Time sum;
+ProfileTiming::WorkTime ProfileTiming::attention(const LayerKind& kind,
+                                                 std::span<const PrefillPart> parts, double batch,
+                                                 double context) const {
+  WorkTime sum;
   if (batch > 0) {
-    add(sum, decode_attention(kind, batch, context / batch));
+    sum.add(decode_attention(kind, batch, context / batch));
   }
   double prefilled = 0;
   double past_pairs = 0;
@@ -629,11 +630,11 @@ ProfileGrid::Time ProfileTiming::attention(const LayerKind& kind,
     const double past = static_cast<double>(part.past.value);
     prefilled += added;
     past_pairs += added * past;
-    add(sum, extend_attention(kind, added, past));
+    sum.add(extend_attention(kind, added, past));
   }
   if (kind.attention.mixed && batch > 0 && prefilled > 0) {
-    sum.seconds *=
-        kind.attention.mixed->at({prefilled, past_pairs / prefilled, batch, context / batch});
+    sum.multiply(
+        kind.attention.mixed->at({prefilled, past_pairs / prefilled, batch, context / batch}));
   }
   return sum;
 }
@@ -666,33 +667,33 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
     }
     tokens.rank = static_cast<double>(*std::ranges::max_element(of_rank));
   }
-  const ProfileGrid::Time matrices = over_layers(
-      static_cast<double>(layers_), [&](const LayerKind& kind) { return dense(kind, tokens); });
-  ProfileGrid::Time layer = over_layers(static_cast<double>(layers_), [&](const LayerKind& kind) {
+  const WorkTime matrices = over_layers(static_cast<double>(layers_),
+                                        [&](const LayerKind& kind) { return dense(kind, tokens); });
+  WorkTime layer = over_layers(static_cast<double>(layers_), [&](const LayerKind& kind) {
     if (ranks_ == 1) {
       return attention(kind, parts, static_cast<double>(running), running_context);
     }
-    ProfileGrid::Time longest;
+    WorkTime longest;
     for (const std::vector<PrefillPart>& own : dealt) {
-      const ProfileGrid::Time time =
-          attention(kind, own, static_cast<double>(running), running_context);
-      longest.seconds = std::max(longest.seconds, time.seconds);
-      longest.extrapolated = longest.extrapolated || time.extrapolated;
+      const WorkTime time = attention(kind, own, static_cast<double>(running), running_context);
+      longest = time.seconds > longest.seconds ? time : longest;
     }
     return longest;
   });
-  add(layer, matrices);
+  layer.add(matrices);
   const double rows = static_cast<double>(std::ssize(parts) + batch);
-  ProfileGrid::Time rest =
+  WorkTime rest =
       outside(tokens.rank, ranks_ == 1 ? rows : std::ceil(rows / static_cast<double>(ranks_)));
   if (prompt_factor_ != 1) {
     const double share = std::min(1.0, static_cast<double>(prefilled) / kLongPrompts);
     const double factor = 1 + (prompt_factor_ - 1) * share;
-    layer.seconds *= factor;
-    rest.seconds *= factor;
+    layer.multiply(factor);
+    rest.multiply(factor);
   }
   rest.seconds += rows * request_seconds_;
   const SimDuration layer_time = duration_from_seconds(layer.seconds);
+  WorkTime all = rest;
+  all.add(layer, static_cast<double>(layers_));
   // Warm caches save at most the time of reading weights.
   const SimDuration least = SimDuration(0) - duration_from_seconds(matrices.seconds) * layers_;
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
@@ -701,7 +702,7 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
           .warm_up = {.cold = warm_up_.cold,
                       .second = std::max(warm_up_.second, least),
                       .warm = std::max(warm_up_.warm, least)},
-          .extrapolated = layer.extrapolated || rest.extrapolated};
+          .extrapolated = all.is_extrapolated()};
 }
 
 /// Knots are in whole ticks, and slopes between them are rounded down. The time therefore never
@@ -710,9 +711,9 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   // Requests of one rank; a piece counts the contexts of all.
   const double requests = static_cast<double>(divide_up(batch, ranks_));
   const LayerTokens tokens{.rank = requests, .all = static_cast<double>(batch)};
-  const ProfileGrid::Time layers =
+  const WorkTime layers =
       over_layers(1, [&](const LayerKind& kind) { return dense(kind, tokens); });
-  const ProfileGrid::Time rest = outside(requests, requests);
+  const WorkTime rest = outside(requests, requests);
   DecodeBatch result;
   result.outside_layers = ticks_from_seconds(rest.seconds + iteration_overhead_.seconds() +
                                              static_cast<double>(batch) * request_seconds_);
@@ -759,12 +760,14 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
   std::vector<Knot> knots;
   for (const double context : contexts) {
-    const ProfileGrid::Time time = over_layers(
+    const WorkTime time = over_layers(
         1, [&](const LayerKind& kind) { return decode_attention(kind, requests, context); });
-    knots.push_back(
-        {static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds), time.extrapolated});
+    WorkTime all = layers;
+    all.add(rest);
+    all.add(time);
+    knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds),
+                     all.is_extrapolated()});
   }
-  const bool always = layers.extrapolated || rest.extrapolated;
   for (std::size_t i = 0; i < knots.size(); ++i) {
     const bool last = i + 1 == knots.size();
     const Knot& knot = knots[i];
@@ -784,7 +787,7 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     result.pieces.push_back({.from = Tokens(from),
                              .base = base + knot.ticks - detail::time_product(slope, from),
                              .slope = slope,
-                             .extrapolated = always || extrapolated});
+                             .extrapolated = extrapolated});
   }
   return result;
 }

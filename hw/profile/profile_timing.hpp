@@ -49,9 +49,9 @@ class RooflineTiming;
 ///         than the sum, because operations are timed with cold caches, but never than their
 ///         attention
 ///
-/// The first three are the warm-up (WarmUp). A decode iteration as the second pass takes as much
-/// longer than a warm one as a prefill does. An iteration with prompts counts as a prefill. The
-/// idle gap is the shortest measured idle time (idle_pass) from which on a pass takes more than
+/// The first three are the warm-up (WarmUp). A decode iteration as the first or second pass takes
+/// as much longer than a warm one as a prefill does. An iteration with prompts counts as a prefill.
+/// The idle gap is the shortest measured idle time (idle_pass) from which on a pass takes more than
 /// half of the additional time that it takes after the longest one.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
@@ -65,6 +65,10 @@ class RooflineTiming;
 /// Matrices and heads that were not measured are interpolated between those that were
 /// (profile_shapes.hpp). Attention of prompts and decodes in one iteration takes the sum of the two
 /// alone, times the factor measured by mixed_attention.
+///
+/// A prefill or iteration counts as extrapolated if operations beyond their measured sizes take
+/// more than a twentieth of the time of all operations, and a decode iteration also beyond the
+/// longest measured context.
 ///
 /// The roofline with the hardware's efficiencies stands in for matrices, attention and work on
 /// elements that the profile lacks, if the hardware says so (`"unmeasured": "roofline"`). Each
@@ -102,6 +106,19 @@ class ProfileTiming final : public TimingModel {
     double rank = 0;
     double all = 0;
   };
+  /// A time, and how much of it operations beyond the measured sizes take.
+  struct WorkTime {
+    double seconds = 0;
+    double beyond = 0;
+
+    WorkTime() = default;
+    /// Of the roofline.
+    explicit WorkTime(double roofline) : seconds(roofline) {}
+    WorkTime(const ProfileGrid::Time& time, bool beyond_shapes);
+    void add(const WorkTime& term, double count = 1);
+    void multiply(double factor);
+    [[nodiscard]] bool is_extrapolated() const;
+  };
   /// One operation on the tokens (or rows) of a batch, done `count` times.
   struct TokenWork {
     double count;
@@ -111,7 +128,7 @@ class ProfileTiming final : public TimingModel {
     bool extrapolated = false;
     bool of_stage = false;
 
-    [[nodiscard]] ProfileGrid::Time at(double tokens) const;
+    [[nodiscard]] WorkTime at(double tokens) const;
   };
   /// Attention of one kind of layer on one GPU; without a grid the roofline has its times.
   struct Attention {
@@ -144,25 +161,23 @@ class ProfileTiming final : public TimingModel {
   [[nodiscard]] const DecodeBatch& decode_batch(std::int64_t batch) const;
   [[nodiscard]] DecodeBatch make_decode(std::int64_t batch) const;
   /// One layer without attention.
-  [[nodiscard]] ProfileGrid::Time dense(const LayerKind& kind, const LayerTokens& tokens) const;
+  [[nodiscard]] WorkTime dense(const LayerKind& kind, const LayerTokens& tokens) const;
   /// All-reduces of one layer.
-  [[nodiscard]] ProfileGrid::Time all_reduces(const LayerTokens& tokens) const;
+  [[nodiscard]] WorkTime all_reduces(const LayerTokens& tokens) const;
   /// Time of work outside of layers, without the overhead.
-  [[nodiscard]] ProfileGrid::Time outside(double tokens, double rows) const;
-  [[nodiscard]] ProfileGrid::Time extend_attention(const LayerKind& kind, double added,
-                                                   double past) const;
-  [[nodiscard]] ProfileGrid::Time decode_attention(const LayerKind& kind, double batch,
-                                                   double context) const;
+  [[nodiscard]] WorkTime outside(double tokens, double rows) const;
+  [[nodiscard]] WorkTime extend_attention(const LayerKind& kind, double added, double past) const;
+  [[nodiscard]] WorkTime decode_attention(const LayerKind& kind, double batch,
+                                          double context) const;
   [[nodiscard]] std::size_t index_of(const LayerKind& kind) const {
     return static_cast<std::size_t>(&kind - kinds_.data());
   }
   /// The sum over layers, divided by `by`.
   template <class TimeOf>
-  [[nodiscard]] ProfileGrid::Time over_layers(double by, TimeOf time_of) const;
+  [[nodiscard]] WorkTime over_layers(double by, TimeOf time_of) const;
   /// One layer's attention of the prompts and running requests of one rank.
-  [[nodiscard]] ProfileGrid::Time attention(const LayerKind& kind,
-                                            std::span<const PrefillPart> parts, double batch,
-                                            double context) const;
+  [[nodiscard]] WorkTime attention(const LayerKind& kind, std::span<const PrefillPart> parts,
+                                   double batch, double context) const;
 
   [[nodiscard]] std::optional<FactorGrid> mixed_factors(const Profile& profile,
                                                         const LayerKind& kind) const;
