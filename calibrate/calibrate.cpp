@@ -99,23 +99,28 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
   }
   forget_left_out(profile);
   // All other notes are written anew.
-  std::erase_if(profile.provenance.notes,
-                [](const std::string& line) { return !line.starts_with("continued on "); });
+  std::erase_if(profile.provenance.notes, [](const std::string& line) {
+    return !line.starts_with("continued on ") && !line.starts_with(kConvertedNote);
+  });
   profile.provenance.notes.push_back("continued on " + now.provenance.date);
   return profile;
 }
 
 Target make_target(Device& device, const ModelConfig& model, bool full) {
   const Bytes on_device = device.free_memory(MemoryKind::device);
-  const Bytes half(std::min(on_device, device.free_memory(MemoryKind::pinned)).value / 2);
-  const Bytes memory = full ? half : std::min(half, Bytes(2 * kGibibyte));
-  // A GPU draws the weights of a large model in a moment, a CPU takes minutes.
+  const Bytes for_model(on_device.value / 4 * 3);
+  // A GPU draws the weights of a large model in a moment, a CPU takes minutes. The model stays on
+  // the GPU while other cells are measured.
   const bool on_gpu = device.info().kind != "cpu";
+  const Bytes steps = memory_of_steps(model, device.info().element);
+  const Bytes kept = on_gpu && steps <= for_model ? steps : Bytes(0);
+  const Bytes half(std::min(on_device - kept, device.free_memory(MemoryKind::pinned)).value / 2);
+  const Bytes memory = full ? half : std::min(half, Bytes(2 * kGibibyte));
   return {.device = device,
           .model = model,
           .full = full,
           .memory = memory,
-          .model_memory = on_gpu ? std::optional(Bytes(on_device.value / 4 * 3)) : std::nullopt,
+          .model_memory = on_gpu ? std::optional(for_model) : std::nullopt,
           .seed = 1};
 }
 

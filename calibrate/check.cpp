@@ -423,7 +423,7 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       gathered.pairs.push_back({timing.decode_duration(cell.at[0], decode_context(cell)).seconds(),
                                 cell.median_seconds});
     } else if (cell.at[1] == 1) {
-      ++gathered.left_out;  // the simulation has no cold decode iteration
+      ++gathered.left_out;  // cold decode iterations take the overhead of cold prefills
     } else {
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),

@@ -21,8 +21,10 @@ namespace kvtier::calibrate {
 /// control_step.
 [[nodiscard]] std::vector<PlannedTable> plan_control(const Target& target);
 
-/// model_step.
+/// model_step, idle_pass.
 [[nodiscard]] std::vector<PlannedTable> plan_steps(const Target& target);
+/// The model and the KV of the largest step, which stay on the device from the first step on.
+[[nodiscard]] Bytes memory_of_steps(const ModelConfig& model, Bytes element);
 
 /// A test file whose data hold their own offsets.
 class StorageBench;

@@ -114,20 +114,25 @@ class Server {
   std::vector<std::int32_t> slots_;
 };
 
+constexpr Step kLargest{.requests = 4, .added = 128, .past = 1024};
+
 }  // namespace
+
+Bytes memory_of_steps(const ModelConfig& model, Bytes element) {
+  return parameters(model) * element +
+         2 * kLargest.context() * kv_bytes_per_token(decoder_shape(model), element);
+}
 
 /// Prefills of one request after idle time, right after another pass, and back to back. Decode
 /// iterations back to back after a prefill. A small prefill after several idle times.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
-  const Step largest{.requests = 4, .added = 128, .past = 1024};
-  const Bytes kv = 2 * largest.context() * kv_bytes_per_token(decoder_shape(model), Bytes(element));
-  const Bytes memory = parameters(model) * Bytes(element) + kv;
+  const Bytes memory = memory_of_steps(model, Bytes(element));
   const auto server = std::make_shared<std::shared_ptr<Server>>();
-  const auto opened = [server, target, largest]() -> Server& {
+  const auto opened = [server, target]() -> Server& {
     if (*server == nullptr) {
-      *server = std::make_shared<Server>(target, largest);
+      *server = std::make_shared<Server>(target, kLargest);
     }
     return **server;
   };
@@ -169,7 +174,9 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
       decodes.push_back({requests, 1, past});
     }
   }
-  PlannedTable idle{.rules = rules_with_pauses(target), .memory = target.model_memory};
+  PlannedTable idle{.rules = rules_with_pauses(target),
+                    .visits_in_round = kManyVisits / 2,
+                    .memory = target.model_memory};
   idle.table = table(OperationId::idle_pass, "prefill", CacheState::hot);
   for (const std::int64_t idle_us : {1'000, 3'000, 10'000, 30'000, 100'000}) {
     idle.cells.push_back({.at = {idle_us}, .memory = memory, .prepare = [opened, idle_us] {

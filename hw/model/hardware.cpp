@@ -25,6 +25,8 @@ void check_duplex(const DuplexCurves& curves, const std::string& pointer, Proble
 void check_start(const CurveStart& start, const std::string& pointer, Problems& problems) {
   if (start.alone && start.depth.value == 0) {
     problems.add(pointer + "/depth", "expected the bytes that move at the rate \"alone\", got 0B");
+  } else if (!start.alone && start.depth.value > 0) {
+    problems.add(pointer + "/alone", "missing key: the rate of the bytes of \"depth\"");
   }
 }
 
@@ -42,9 +44,6 @@ void check_contention(const HardwareConfig& hardware, const std::string& pointer
     const std::string way = write_value(item.on).get<std::string>();
     const std::string at = fmt::format("{}/{}", pointer, i);
     const bool on_drives = item.on == ContendedWay::ssd_read || item.on == ContendedWay::ssd_write;
-    if (on_drives && !hardware.ssd) {
-      problems.add(at + "/on", fmt::format("{} needs /hardware/ssd", way));
-    }
     if (!on_drives && item.while_work == ContendingWork::pcie) {
       problems.add(at + "/while",
                    fmt::format("{} is a way of pcie, whose transfers share its rate", way));

@@ -257,8 +257,8 @@ void describe(V& v, HostLinkCurves& c) {
 }
 
 struct SsdCurves : DriveCurves {
-  /// The start of a load from the drives into HBM, in place of that of `read`. Reading and copying
-  /// overlap in long loads only.
+  /// The start of a load from the drives into HBM, in place of those of `read` and of the host
+  /// link. Reading and copying overlap in long loads only.
   std::optional<CurveStart> load;
 
   friend bool operator==(const SsdCurves&, const SsdCurves&) = default;
@@ -268,8 +268,8 @@ template <class V>
 void describe(V& v, SsdCurves& c) {
   describe(v, static_cast<DriveCurves&>(c));
   v.field("load", c.load,
-          "Start of the curve of a load from the drives into HBM, in place of the start of `read`; "
-          "\"none\": that of `read`.");
+          "Start of the curve of a load from the drives into HBM, in place of the starts of `read` "
+          "and of the host link; \"none\": those two.");
   v.gone("beside_copies", "write /hardware/contention, with \"while\": \"pcie\"");
   v.gone("one_request", "write \"alone\" and \"depth\" into the curves \"read\" and \"write\"");
   v.gone("one_load", "write \"load\": {\"latency\", \"alone\", \"depth\"}");
@@ -478,10 +478,10 @@ void describe(V& v, HardwareConfig& c) {
   v.field("cxl", c.cxl, "Memory behind CXL that the GPUs reach without the host, or none.");
   v.field("ssd", c.ssd, "Storage, or none.");
   v.field("links", c.links, "Links between host and GPUs, and between GPUs.", required());
-  v.rare(
-      "contention", c.contention, {},
-      "Rates that other work lowers: a list of {\"on\", \"while\", \"left\"}. Both ways of a link "
-      "together keep the larger share of the two ways.");
+  v.rare("contention", c.contention, {},
+         "Rates that other work lowers: a list of {\"on\", \"while\", \"left\"}. Shares of one way "
+         "multiply; both ways of a link together keep the larger share of the two. Items on drives "
+         "have no effect without /hardware/ssd.");
   v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");
@@ -491,10 +491,10 @@ void describe(V& v, HardwareConfig& c) {
 }
 
 /// Reports problems that no single key shows: a limit of both ways together below that of one way
-/// alone, contention that is listed twice or on drives that are not installed, several GPUs without
-/// a link between them, or with a host link each but no bandwidth of host memory. `pointer` is
-/// where the hardware stands in the config, "/hardware" in a run's config and "" in a file of its
-/// own.
+/// alone, only one of the two keys `alone` and `depth`, contention that is listed twice, several
+/// GPUs without a link between them, or with a host link each but no bandwidth of host memory.
+/// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
+/// file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
 /// Bandwidth of host memory that other programs leave; nullopt if it is never the limit.

@@ -567,6 +567,7 @@ Json convert_profile(Json old, const std::string& origin) {
     problems.throw_if_any();
   }
   old["format"] = kProfileFormat;
+  bool has_loops = false;
   if (old.contains("tables") && old["tables"].is_array()) {
     for (Json& table : old["tables"]) {
       if (const auto renamed = renamed_operation(text_at(table, "operation"))) {
@@ -574,7 +575,16 @@ Json convert_profile(Json old, const std::string& origin) {
       }
       if (const std::string variant = text_at(table, "variant"); !variant.empty()) {
         table["variant"] = renamed_variant(text_at(table, "operation"), variant);
+        has_loops = has_loops || table["variant"] == kDecodeWarm;
       }
+    }
+  }
+  if (has_loops && old.contains("provenance") && old["provenance"].is_object()) {
+    Json& notes = old["provenance"]["notes"];
+    if (notes.is_null() || notes.is_array()) {
+      notes.push_back(
+          fmt::format("{}{} was measured in a loop, not after prefills of other requests",
+                      kConvertedNote, kDecodeWarm));
     }
   }
   return old;

@@ -362,8 +362,12 @@ inline constexpr double kLeastShareOfSmallerWork = 0.5;
 /// the work grows.
 void check_profile(const Profile& profile, Problems& problems);
 
+/// The beginning of a note on values that today's calibration measures differently.
+inline constexpr const char* kConvertedNote = "converted: ";
+
 /// A profile in the format kvtier.profile/1 or /2 in today's format: operations and variants have
-/// other names. The result is not checked. Throws ConfigError for other formats.
+/// other names. A note says so if decode iterations were measured without prefills. The result is
+/// not checked. Throws ConfigError for other formats.
 [[nodiscard]] Json convert_profile(Json old, const std::string& origin);
 
 /// Throws ConfigError with every problem of the file at once.

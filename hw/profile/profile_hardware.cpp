@@ -132,8 +132,9 @@ Json link_json(const MeasuredLink& link, const char* forward, const char* backwa
       json[key] = curve_json(*curve, link.latency);
     }
   }
-  if (link.both && link.forward.rate && link.backward.rate) {
-    json["both"] = rate_text(std::max({*link.both, *link.forward.rate, *link.backward.rate}));
+  if (link.forward.rate && link.backward.rate) {
+    const double both = link.both.value_or(0);
+    json["both"] = rate_text(std::max({both, *link.forward.rate, *link.backward.rate}));
   }
   return json;
 }
@@ -209,6 +210,9 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   }
   if (!link.backward.rate) {
     link.backward.rate = best_rate(profile, copy_d2h);
+  }
+  if (!link.both && link.forward.rate && link.backward.rate) {
+    link.both = *link.forward.rate + *link.backward.rate;
   }
   if (piece) {
     limit_to_pieces(link, profile, *piece);
@@ -330,9 +334,7 @@ Json drives(const Profile& profile) {
   return json;
 }
 
-enum class Drives : std::uint8_t { none, some };
-
-Json contention(const Profile& profile, Drives with) {
+Json contention(const Profile& profile) {
   using enum OperationId;
   Json list = Json::array();
   const auto add = [&list](const char* on, const char* work, std::optional<double> left) {
@@ -342,38 +344,9 @@ Json contention(const Profile& profile, Drives with) {
   };
   add("pcie_to_device", "compute", share_beside_compute(profile, "to_device", copy_h2d));
   add("pcie_to_host", "compute", share_beside_compute(profile, "to_host", copy_d2h));
-  if (with == Drives::some) {
-    add("ssd_read", "pcie", share_beside_copies(profile, "read"));
-    add("ssd_write", "pcie", share_beside_copies(profile, "write"));
-  }
+  add("ssd_read", "pcie", share_beside_copies(profile, "read"));
+  add("ssd_write", "pcie", share_beside_copies(profile, "write"));
   return list;
-}
-
-Json measured_keys(const Profile& profile, std::optional<Bytes> piece, Drives with) {
-  Json json = Json::object();
-  if (Json link = host_link(profile, piece); !link.empty()) {
-    json["links"]["pcie"] = std::move(link);
-  }
-  if (Json bandwidth = drives(profile); with == Drives::some && !bandwidth.empty()) {
-    json["ssd"]["bandwidth"] = std::move(bandwidth);
-    if (const ProfileCell* block = smallest_block(profile, false)) {
-      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
-    }
-  }
-  if (Json list = contention(profile, with); !list.empty()) {
-    json["contention"] = std::move(list);
-  }
-  for (const ProfileTable* table :
-       find_tables(profile, OperationId::control_step, "scheduler_step")) {
-    if (!table->cells.empty()) {
-      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
-      json["efficiency"]["iteration_overhead"] = time_text(most.median_seconds);
-    }
-  }
-  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
-    json["efficiency"]["command_overhead"] = time_text(2 * *seconds);
-  }
-  return json;
 }
 
 }  // namespace
@@ -392,7 +365,30 @@ std::string_view fastest_copies(const Profile& profile, OperationId operation, B
 }
 
 Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
-  return measured_keys(profile, piece, Drives::some);
+  Json json = Json::object();
+  if (Json link = host_link(profile, piece); !link.empty()) {
+    json["links"]["pcie"] = std::move(link);
+  }
+  if (Json bandwidth = drives(profile); !bandwidth.empty()) {
+    json["ssd"]["bandwidth"] = std::move(bandwidth);
+    if (const ProfileCell* block = smallest_block(profile, false)) {
+      json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
+    }
+  }
+  if (Json list = contention(profile); !list.empty()) {
+    json["contention"] = std::move(list);
+  }
+  for (const ProfileTable* table :
+       find_tables(profile, OperationId::control_step, "scheduler_step")) {
+    if (!table->cells.empty()) {
+      const ProfileCell& most = *std::ranges::max_element(table->cells, {}, &ProfileCell::at);
+      json["efficiency"]["iteration_overhead"] = time_text(most.median_seconds);
+    }
+  }
+  if (const std::optional<double> seconds = overhead(profile, kHandOver)) {
+    json["efficiency"]["command_overhead"] = time_text(2 * *seconds);
+  }
+  return json;
 }
 
 Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
@@ -408,9 +404,10 @@ Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   if (profile.host) {
     json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
   }
-  const Json measured =
-      measured_keys(profile, piece, profile.storage ? Drives::some : Drives::none);
-  if (measured.contains("ssd")) {
+  Json measured = measured_hardware(profile, piece);
+  if (!profile.storage) {
+    measured.erase("ssd");
+  } else if (measured.contains("ssd")) {
     json["ssd"] =
         Json{{"capacity", format_quantity(profile.storage->capacity)}, {"price", "0$/h/GiB"}};
   }

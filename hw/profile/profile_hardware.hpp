@@ -13,13 +13,15 @@ namespace kvtier {
 /// The measured rates of links and drives, and overheads, as keys of a hardware description. Rates
 /// are the best over all sizes, queue depths and methods.
 ///
-/// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h. `piece` is the
+/// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h; both ways
+/// together, if not measured, have the sum of the rates alone. `piece` is the
 /// size in which KV is copied over the link: a token's KV of one layer on one GPU. With it, the
 /// link's rates are at most those of copies in such pieces (copy_h2d, copy_d2h), interpolated over
 /// the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
 /// event).
 ///
-/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
+/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix; both ways together, if
+/// not measured, have the higher rate alone. Latency of the curves:
 /// the smallest block (drive_read), after idle time if measured. Queue depth 1: the largest block
 /// after idle time, without the latency, if it is slower than the drives at saturation. Start of
 /// loads: the smallest and the largest load to the device after idle time (drive_to_device). Block:

@@ -63,7 +63,7 @@ SimulatedBackend::SimulatedBackend(const HardwareConfig& hardware, std::int64_t 
       after_work_(hardware.efficiency.command_overhead - before_work_),
       links_(server_topology(hardware)),
       transfers_land_(std::ranges::any_of(topology().edges, [](const Edge& edge) {
-        return edge.latency.ns > 0 || edge.extra_ns_per_byte > 0;
+        return edge.latency.ns > 0 || !edge.slow_starts.empty();
       })) {}
 
 Completion SimulatedBackend::wait() {

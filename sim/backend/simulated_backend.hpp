@@ -18,7 +18,7 @@ enum class DecodeStepping {
   per_iteration,  // one event per iteration: the reference
 };
 
-/// Calls of the timing model, and how many lie outside of the measured sizes.
+/// Calls of the timing model, and how many of their times are extrapolated.
 struct TimingUse {
   std::int64_t prefills = 0;
   std::int64_t extrapolated_prefills = 0;

@@ -15,11 +15,12 @@ const char* to_string(WaitCause cause) {
   return names[static_cast<std::size_t>(cause)];
 }
 
-void Edge::start_with(const CurveStart& start) {
-  latency = start.latency;
-  depth = start.depth;
-  extra_ns_per_byte =
-      start.alone ? std::max(0.0, 1e9 / start.alone->value - 1e9 / idle_rate.value) : 0;
+void Edge::add_start(const CurveStart& start) {
+  latency += start.latency;
+  if (start.alone && *start.alone < idle_rate) {
+    slow_starts.push_back(
+        {.depth = start.depth, .ns_per_byte = 1e9 / start.alone->value - 1e9 / idle_rate.value});
+  }
 }
 
 Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
@@ -32,7 +33,6 @@ Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
     return std::ranges::any_of(uses, [&](const LinkUse& use) { return use.link == link; });
   };
   Edge edge{.from = from, .to = to};
-  CurveStart start;
   for (const LinkUse& use : uses) {
     const DuplexLimits limits = limits_beside(use.link, false, crosses);
     const BytesPerSecond rate =
@@ -41,15 +41,11 @@ Edge& Topology::connect(Medium from, Medium to, std::vector<LinkUse> uses) {
       edge.idle_rate = rate;
       edge.slowest_link = use.link;
     }
-    const Link& link = links[use.link];
-    const CurveStart& of_link = use.forward ? link.forward_start : link.backward_start;
-    if (of_link.alone && (!start.alone || *of_link.alone < *start.alone)) {
-      start.alone = of_link.alone;
-      start.depth = of_link.depth;
-    }
-    start.latency += of_link.latency;
   }
-  edge.start_with(start);
+  for (const LinkUse& use : uses) {
+    const Link& link = links[use.link];
+    edge.add_start(use.forward ? link.forward_start : link.backward_start);
+  }
   edge.uses = std::move(uses);
   edges.push_back(std::move(edge));
   return edges.back();
@@ -151,7 +147,10 @@ Topology server_topology(const HardwareConfig& hardware) {
     connect(cxl, ssd, {{*expander, kForward}, {*drive, kBackward}});
   }
   if (hardware.ssd && hardware.ssd->bandwidth.load) {
-    topology.edges[topology.find_edge(ssd, hbm)].start_with(*hardware.ssd->bandwidth.load);
+    Edge& edge = topology.edges[topology.find_edge(ssd, hbm)];
+    edge.latency = {};
+    edge.slow_starts.clear();
+    edge.add_start(*hardware.ssd->bandwidth.load);
   }
   return topology;
 }

@@ -74,30 +74,40 @@ struct LinkInterference {
   std::optional<std::size_t> beside{};
 };
 
+/// The extra time for each of the first `depth` bytes of a transfer over one link.
+struct SlowStart {
+  Bytes depth;
+  double ns_per_byte;
+};
+
 /// A way of KV from one medium to another: its links. The slowest link limits the rate.
 struct Edge {
   Medium from;
   Medium to;
   std::vector<LinkUse> uses;
-  /// Time of a transfer in addition to its bytes at the shared rate: a latency, and extra time for
-  /// each of its first `depth` bytes.
+  /// Time of a transfer in addition to its bytes at the shared rate: a latency, and the largest
+  /// extra time of its links, which move the bytes at once.
   SimDuration latency{};
-  Bytes depth{};
-  double extra_ns_per_byte = 0;
+  std::vector<SlowStart> slow_starts{};
   /// Rate of a transfer without other transfers and computing, and the link that limits it (the
   /// first of equal ones).
   BytesPerSecond idle_rate{};
   std::size_t slowest_link = 0;
 
   [[nodiscard]] SimDuration beginning(Bytes bytes) const {
-    return latency + ceil_ns(extra_ns_per_byte * static_cast<double>(std::min(bytes, depth).value));
+    double extra_ns = 0;
+    for (const SlowStart& start : slow_starts) {
+      extra_ns = std::max(
+          extra_ns, start.ns_per_byte * static_cast<double>(std::min(bytes, start.depth).value));
+    }
+    return latency + ceil_ns(extra_ns);
   }
   /// Time of a transfer without other transfers and computing.
   [[nodiscard]] SimDuration idle_time(Bytes bytes) const {
     return transfer_duration(bytes, idle_rate) + beginning(bytes);
   }
-  /// Replaces the start of the edge's curve. A rate `alone` above the idle rate changes nothing.
-  void start_with(const CurveStart& start);
+  /// Adds the start of a link's curve. A rate `alone` above the idle rate has no extra time.
+  void add_start(const CurveStart& start);
 };
 
 /// Media, the links between them, and the edges along which KV moves; any graph. The simulated
@@ -115,8 +125,7 @@ struct Topology {
   std::vector<Edge> edges;
   std::vector<LinkInterference> interference;
 
-  /// Appends an edge. All links and their interference must exist. Latencies of links add up. The
-  /// lowest rate `alone` of the links counts.
+  /// Appends an edge. All links and their interference must exist. Latencies of links add up.
   Edge& connect(Medium from, Medium to, std::vector<LinkUse> uses);
   static constexpr std::size_t kNoEdge = SIZE_MAX;
   /// The number of the edge between two media, or kNoEdge.

@@ -159,7 +159,7 @@ TEST(Steps, AreTheOperationsOfTheTimingModelAndAnOverheadOfPrefills) {
   ASSERT_NE(sum, nullptr);
   EXPECT_NEAR(sum->errors.worst, 3.0 / 32, 1e-9);
   EXPECT_EQ(sum->in_band, std::nullopt);
-  // Simulations have no decode after a pause.
+  // Decode iterations after idle time are not compared.
   profile.tables.back().cells.push_back(cell({1, 1, 7}, 20));
   row = composition();
   EXPECT_EQ(row.errors.count, 3);

@@ -23,8 +23,6 @@ constexpr const char* kPolicyKey = "policy";
 constexpr const char* kProfileKey = "profile";
 constexpr const char* kHardwareProfile = "/hardware/profile";
 constexpr const char* kHardwareGpus = "/hardware/gpus";
-constexpr const char* kHardwareSsd = "/hardware/ssd";
-constexpr const char* kContentionKey = "contention";
 
 /// A section of the config that may name a preset, and the folder its presets are in.
 struct Section {
@@ -50,10 +48,19 @@ std::vector<std::string> split_pointer(const std::string& pointer) {
   return parts;
 }
 
+constexpr const char* kRateKey = "rate";
+
+bool is_rate(const Json& value) {
+  return value.is_string() && parse_quantity<BytesPerSecond>(value.get_ref<const std::string&>());
+}
+
 /// Merges `changes` into `base`, key by key. A policy, or a value that is no object, replaces the
-/// old value.
+/// old value. A plain rate is the rate of a service curve.
 void merge(Json& base, const Json& changes, const std::string& pointer, const std::string& origin,
            Problems& problems) {
+  if (changes.is_object() && is_rate(base)) {
+    base = Json{{kRateKey, base}};
+  }
   const bool replaces = !changes.is_object() || !base.is_object() || changes.contains(kPolicyKey);
   if (replaces) {
     base = changes;
@@ -101,9 +108,9 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
           return;
         }
         const std::string word = at->get<std::string>();
-        const char* key = pointer.ends_with("/hardware")         ? kPresetKey
-                          : parse_quantity<BytesPerSecond>(word) ? "rate"
-                                                                 : kPolicyKey;
+        const char* key = pointer.ends_with("/hardware") ? kPresetKey
+                          : is_rate(*at)                 ? kRateKey
+                                                         : kPolicyKey;
         *at = word == "none" ? Json::object() : Json{{key, word}};
       }
       if (!at->contains(part)) {
@@ -272,28 +279,6 @@ std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& override
   return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
 }
 
-/// Removes the contention on drives that a profile or a preset lists, if the config has no drives.
-void keep_installed(Json& hardware, const std::vector<Override>& overrides) {
-  bool has_drives = hardware.contains("ssd") && hardware["ssd"].is_object();
-  for (const Override& change : overrides) {
-    if (change.pointer == kHardwareSsd) {
-      has_drives = change.value.is_object();
-    }
-  }
-  if (has_drives || !hardware.contains(kContentionKey) || !hardware[kContentionKey].is_array()) {
-    return;
-  }
-  Json kept = Json::array();
-  for (const Json& item : hardware[kContentionKey]) {
-    const bool on_drives = item.is_object() && item.contains("on") && item["on"].is_string() &&
-                           item["on"].get_ref<const std::string&>().starts_with("ssd_");
-    if (!on_drives) {
-      kept.push_back(item);
-    }
-  }
-  hardware[kContentionKey] = std::move(kept);
-}
-
 /// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
 /// Measured values override the preset, and the config's own keys override both. Without a preset
 /// the profile describes the whole server. Returns the profile, or null if there is none.
@@ -335,13 +320,9 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   } else {
     problems.set_origin(pointer, source);
   }
-  const bool has_contention = own.is_object() && own.contains(kContentionKey);
   if (own.is_object()) {
     own.erase(kPresetKey);
     merge(base, own, pointer, origin, problems);
-  }
-  if (!has_contention) {
-    keep_installed(base, overrides);
   }
   hardware = std::move(base);
   return profile;

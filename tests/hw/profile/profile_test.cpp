@@ -90,7 +90,8 @@ TEST(ConvertProfile, RenamesOperationsAndVariants) {
       {"operation": "model_step", "variant": "decode_run"},
       {"operation": "drive_read", "variant": "after_pause"},
       {"operation": "G1", "variant": "step"},
-      {"operation": "drive_write", "variant": "burst"}, 3]})");
+      {"operation": "drive_write", "variant": "burst"}, 3],
+      "provenance": {"notes": ["idle"]}})");
   EXPECT_EQ(convert_profile(old, "p.json"),
             Json::parse(R"({"format": "kvtier.profile/3", "tables": [
       {"operation": "model_step", "variant": "cold"},
@@ -99,7 +100,9 @@ TEST(ConvertProfile, RenamesOperationsAndVariants) {
       {"operation": "model_step", "variant": "decode_warm"},
       {"operation": "drive_read", "variant": "after_idle"},
       {"operation": "gemm", "variant": "step"},
-      {"operation": "drive_write", "variant": "burst"}, 3]})"));
+      {"operation": "drive_write", "variant": "burst"}, 3],
+      "provenance": {"notes": ["idle", "converted: decode_warm was measured in a loop, not after )"
+                        R"(prefills of other requests"]}})"));
 }
 
 TEST(ConvertProfile, RefusesOtherFormats) {

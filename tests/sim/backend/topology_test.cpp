@@ -157,10 +157,35 @@ TEST(Topology, TakesTheSlowestStartOfTheLinksOfAnEdge) {
   EXPECT_EQ(time(Medium::ssd, Medium::dram), SimDuration(2'500'000));
   EXPECT_EQ(time(Medium::ssd, Medium::hbm), SimDuration(2'500'000));
   EXPECT_EQ(time(Medium::hbm, Medium::ssd), for_ms(1));
+  // 9,000 bytes all move at 2 MB/s over the host link, which takes longer than the drive's start.
+  EXPECT_EQ(topology.idle_time(Medium::ssd, Medium::hbm, Bytes(9000)), SimDuration(4'500'000));
   // Four GPUs have four host links: four times the rates and bytes.
   hardware.gpus = 4;
   EXPECT_EQ(server_topology(hardware).idle_time(Medium::dram, Medium::hbm, Bytes(16000)),
             for_ms(2));
+}
+
+TEST(Topology, MultipliesTheSharesThatOtherWorkLeaves) {
+  HardwareConfig hardware = tiny_hardware();
+  using enum ContendedWay;
+  hardware.contention = {{ssd_read, ContendingWork::compute, 0.5},
+                         {ssd_read, ContendingWork::pcie, 0.25},
+                         {ssd_write, ContendingWork::pcie, 0.5}};
+  const Topology topology = server_topology(hardware);
+  const std::size_t drive = *topology.find_link("ssd");
+  const DuplexLimits alone = topology.links[drive].limits;
+  const auto beside = [&](bool computing, bool copying) {
+    return topology.limits_beside(drive, computing, [copying](std::size_t) { return copying; });
+  };
+  EXPECT_EQ(beside(false, false), alone);
+  EXPECT_EQ(beside(true, false).forward, alone.forward * 0.5);
+  EXPECT_EQ(beside(true, true).forward, alone.forward * 0.125);
+  EXPECT_EQ(beside(true, true).backward, alone.backward * 0.5);
+  // Computing leaves all of the writes, and copies half of them.
+  EXPECT_EQ(beside(true, false).both, alone.both);
+  EXPECT_EQ(beside(true, true).both, alone.both * 0.5);
+  hardware.ssd.reset();
+  EXPECT_TRUE(server_topology(hardware).interference.empty());
 }
 
 TEST(Topology, AServerHasTheInstalledMediaAndLinks) {

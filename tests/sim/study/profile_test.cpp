@@ -210,29 +210,16 @@ TEST_F(ProfileHardware, GivesInterferenceUnlessTheConfigDoes) {
             (std::vector<Contention>{{.on = pcie_to_host, .while_work = kCompute, .left = 0.9}}));
 }
 
-TEST_F(ProfileHardware, GivesNoContentionOnDrivesThatAreNotInstalled) {
-  Profile profile = small_profile();
-  add_table(profile, OperationId::drive_read, "random", {cell({kDriveRequestBytes, 4}, 1e-3)});
-  add_table(profile, OperationId::drive_beside_copies, "read", {cell({kDriveRequestBytes}, 2e-3)});
-  write_profile(dir_.path("drives.json"), profile);
-  const auto listed = [&](const std::string& ssd, const Lines& settings) {
-    return resolve(fmt::format(
-                       R"({{"preset": "a100-80g", "gpus": 1, "profile": "./drives.json"{}}})", ssd),
-                   settings)
-        .hardware.contention.size();
-  };
-  EXPECT_EQ(listed("", {}), 1U);
-  EXPECT_EQ(listed(R"(, "ssd": "none")", {}), 0U);
-  EXPECT_EQ(listed("", {"/hardware/ssd=none"}), 0U);
-}
-
-// A pointer into a plain rate makes a service curve of it.
+// A key of a curve in place of a plain rate, on the command line and in a file.
 TEST_F(ProfileHardware, RatesBecomeCurvesWhereAKeyOfACurveIsSet) {
-  const HardwareConfig hardware =
-      resolve(R"("a100-80g")", {"/hardware/ssd/bandwidth/read/latency=1ms"}).hardware;
-  EXPECT_EQ(hardware.ssd->bandwidth.forward.rate, BytesPerSecond(5e9));
-  EXPECT_EQ(hardware.ssd->bandwidth.forward.latency, SimDuration(1'000'000));
-  EXPECT_EQ(hardware.ssd->bandwidth.backward.latency, SimDuration(0));
+  for (const HardwareConfig& hardware :
+       {resolve(R"("a100-80g")", {"/hardware/ssd/bandwidth/read/latency=1ms"}).hardware,
+        resolve(R"({"preset": "a100-80g", "ssd": {"bandwidth": {"read": {"latency": "1ms"}}}})")
+            .hardware}) {
+    EXPECT_EQ(hardware.ssd->bandwidth.forward.rate, BytesPerSecond(5e9));
+    EXPECT_EQ(hardware.ssd->bandwidth.forward.latency, SimDuration(1'000'000));
+    EXPECT_EQ(hardware.ssd->bandwidth.backward.latency, SimDuration(0));
+  }
 }
 
 TEST_F(ProfileHardware, MayBeSetOnTheCommandLine) {

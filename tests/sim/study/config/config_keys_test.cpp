@@ -395,6 +395,7 @@ const std::vector<Move>& moves() {
       {"stored", R"(/hardware/contention=[{"on": "ssd_read", "while": "pcie", "left": 0.5}])"},
       {"stored", R"(/hardware/contention=[{"on": "ssd_write", "while": "pcie", "left": 0.5}])"},
       {"stored", R"(/hardware/contention=[{"on": "ssd_read", "while": "compute", "left": 0.5}])"},
+      {"stored", R"(/hardware/contention=[{"on": "ssd_write", "while": "compute", "left": 0.5}])"},
       {"stored",
        R"(/hardware/contention=[{"on": "pcie_to_device", "while": "compute", "left": 0.5}])"},
       {"stored",
