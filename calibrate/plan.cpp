@@ -37,6 +37,10 @@ void drop_empty_tables(Profile& profile) {
   });
 }
 
+Bytes allowed_memory(const PlannedTable& planned, const RunOptions& options) {
+  return planned.memory.value_or(options.memory);
+}
+
 bool is_done(const ProfileTable& table, const std::vector<std::int64_t>& at) {
   const auto here = [&at](const auto& cell) { return cell.at == at; };
   return std::ranges::any_of(table.cells, here) || std::ranges::any_of(table.left_out, here);
@@ -165,7 +169,7 @@ class Run {
 
   [[nodiscard]] std::optional<std::string> obstacle(const Item& item) const {
     const PlannedCell& cell = *item.cell;
-    const Bytes allowed = item.planned->memory.value_or(options_.memory);
+    const Bytes allowed = allowed_memory(*item.planned, options_);
     if (cell.memory > allowed) {
       constexpr double kMebibyte = 1 << 20;
       return fmt::format("needs {:.0f} MiB, {:.0f} {}",
@@ -297,7 +301,7 @@ std::optional<double> measure_cell(const std::vector<PlannedTable>& plan,
     return std::nullopt;
   }
   const PlannedCell cell = planned->cell_at(place);
-  if (cell.memory > planned->memory.value_or(options.memory)) {
+  if (cell.memory > allowed_memory(*planned, options)) {
     return std::nullopt;
   }
   try {
