@@ -399,7 +399,8 @@ void add_composition(const Profile& profile, const ProfileTable& ragged, Gathere
 
 std::int64_t passes_before(const ProfileTable& steps) {
   constexpr std::int64_t kMany = 2;
-  return steps.variant == kWarm ? kMany : steps.variant == kSecond ? 1 : 0;
+  const bool in_a_run = steps.variant == kWarm || steps.variant == kDecodeWarm;
+  return in_a_run ? kMany : steps.variant == kSecond ? 1 : 0;
 }
 
 /// Compares a table of recorded whole steps with the timing model.
@@ -419,11 +420,10 @@ void compare_steps(const Profile& profile, const ProfileTable& table, Gathered& 
       std::ranges::max(table.cells, {}, [](const ProfileCell& cell) { return cell.at[0]; });
   const ProfileTiming timing(model, hardware, KeyPositions::decoupled, largest.at[0]);
   for (const ProfileCell& cell : table.cells) {
-    if (table.variant == kDecodeWarm) {
-      gathered.pairs.push_back({timing.decode_duration(cell.at[0], decode_context(cell)).seconds(),
-                                cell.median_seconds});
-    } else if (cell.at[1] == 1) {
-      ++gathered.left_out;  // cold decode iterations take the overhead of cold prefills
+    if (cell.at[1] == 1) {
+      const SimDuration time = timing.decode_duration(cell.at[0], decode_context(cell)) +
+                               timing.decode_warm_up(passes_before(table));
+      gathered.pairs.push_back({time.seconds(), cell.median_seconds});
     } else {
       const std::vector<PrefillPart> parts(
           static_cast<std::size_t>(cell.at[0]),

@@ -25,8 +25,6 @@ void check_duplex(const DuplexCurves& curves, const std::string& pointer, Proble
 void check_start(const CurveStart& start, const std::string& pointer, Problems& problems) {
   if (start.alone && start.depth.value == 0) {
     problems.add(pointer + "/depth", "expected the bytes that move at the rate \"alone\", got 0B");
-  } else if (!start.alone && start.depth.value > 0) {
-    problems.add(pointer + "/alone", "missing key: the rate of the bytes of \"depth\"");
   }
 }
 

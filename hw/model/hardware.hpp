@@ -159,9 +159,11 @@ void describe(V& v, CurveStart& c) {
          "Throughput at queue depth 1, at which the first `depth` bytes of a transfer move; "
          "\"none\": all bytes move at the rate at saturation.",
          or_word("none", bounds::lone_rate()));
-  v.rare("depth", c.depth, {},
-         "Bytes in flight from which the rate at saturation is reached; needed with `alone`.",
-         bounds::depth());
+  v.rare(
+      "depth", c.depth, {},
+      "Bytes in flight from which the rate at saturation is reached; needed with `alone`, without "
+      "effect otherwise.",
+      bounds::depth());
 }
 
 /// A service curve: the time of a single transfer one way. The first `depth` bytes move at the rate
@@ -491,10 +493,9 @@ void describe(V& v, HardwareConfig& c) {
 }
 
 /// Reports problems that no single key shows: a limit of both ways together below that of one way
-/// alone, only one of the two keys `alone` and `depth`, contention that is listed twice, several
-/// GPUs without a link between them, or with a host link each but no bandwidth of host memory.
-/// `pointer` is where the hardware stands in the config, "/hardware" in a run's config and "" in a
-/// file of its own.
+/// alone, `alone` without `depth`, contention that is listed twice, several GPUs without a link
+/// between them, or with a host link each but no bandwidth of host memory. `pointer` is where the
+/// hardware stands in the config, "/hardware" in a run's config and "" in a file of its own.
 void check_hardware(const HardwareConfig& hardware, const std::string& pointer, Problems& problems);
 
 /// Bandwidth of host memory that other programs leave; nullopt if it is never the limit.

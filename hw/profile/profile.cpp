@@ -575,7 +575,8 @@ Json convert_profile(Json old, const std::string& origin) {
       }
       if (const std::string variant = text_at(table, "variant"); !variant.empty()) {
         table["variant"] = renamed_variant(text_at(table, "operation"), variant);
-        has_loops = has_loops || table["variant"] == kDecodeWarm;
+        has_loops = has_loops || (table["variant"] == kDecodeWarm && table.contains("cells") &&
+                                  !table["cells"].empty());
       }
     }
   }

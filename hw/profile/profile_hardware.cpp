@@ -124,6 +124,9 @@ Json curve_json(const MeasuredCurve& curve, std::optional<double> latency) {
   return json.size() == 1 ? json["rate"] : json;
 }
 
+/// What both ways together are taken for if only each alone was measured.
+enum class Both : std::uint8_t { unknown, assumed };
+
 Json link_json(const MeasuredLink& link, const char* forward, const char* backward) {
   Json json = Json::object();
   for (const auto& [key, curve] :
@@ -132,9 +135,8 @@ Json link_json(const MeasuredLink& link, const char* forward, const char* backwa
       json[key] = curve_json(*curve, link.latency);
     }
   }
-  if (link.forward.rate && link.backward.rate) {
-    const double both = link.both.value_or(0);
-    json["both"] = rate_text(std::max({both, *link.forward.rate, *link.backward.rate}));
+  if (link.both && link.forward.rate && link.backward.rate) {
+    json["both"] = rate_text(std::max({*link.both, *link.forward.rate, *link.backward.rate}));
   }
   return json;
 }
@@ -196,7 +198,7 @@ std::optional<double> overhead(const Profile& profile, const char* variant) {
   return seconds;
 }
 
-Json host_link(const Profile& profile, std::optional<Bytes> piece) {
+Json host_link(const Profile& profile, std::optional<Bytes> piece, Both both) {
   using enum OperationId;
   MeasuredLink link{.forward = {.rate = best_rate(profile, copy_duplex, "to_device")},
                     .backward = {.rate = best_rate(profile, copy_duplex, "to_host")}};
@@ -211,8 +213,8 @@ Json host_link(const Profile& profile, std::optional<Bytes> piece) {
   if (!link.backward.rate) {
     link.backward.rate = best_rate(profile, copy_d2h);
   }
-  if (!link.both && link.forward.rate && link.backward.rate) {
-    link.both = *link.forward.rate + *link.backward.rate;
+  if (both == Both::assumed && !link.both) {
+    link.both = link.forward.rate.value_or(0) + link.backward.rate.value_or(0);
   }
   if (piece) {
     limit_to_pieces(link, profile, *piece);
@@ -307,7 +309,7 @@ std::optional<double> share_beside_copies(const Profile& profile, const char* wa
   return beside && alone ? std::optional(share(*beside, *alone)) : std::nullopt;
 }
 
-Json drives(const Profile& profile) {
+Json drives(const Profile& profile, Both both) {
   using enum OperationId;
   MeasuredLink link{.forward = {.rate = best_rate(profile, drive_read)},
                     .backward = {.rate = best_rate(profile, drive_write, "sustained")},
@@ -316,6 +318,9 @@ Json drives(const Profile& profile) {
                     })};
   if (!link.backward.rate) {
     link.backward.rate = best_rate(profile, drive_write);
+  }
+  if (both == Both::assumed && !link.both) {
+    link.both = 0;  // at least one way alone
   }
   // Most transfers find the drive idle, so the latency after idle time applies.
   const ProfileCell* first = smallest_block(profile, true);
@@ -349,27 +354,12 @@ Json contention(const Profile& profile) {
   return list;
 }
 
-}  // namespace
-
-std::string_view fastest_copies(const Profile& profile, OperationId operation, Bytes piece) {
-  std::string_view method = kCopyEngine;
-  double nearest = std::numeric_limits<double>::infinity();
-  for (const auto& [size, copies] : copies_of_pieces(profile, operation)) {
-    const double distance = std::abs(log_ratio(size, piece.value));
-    if (distance < nearest) {
-      nearest = distance;
-      method = copies.method;
-    }
-  }
-  return method;
-}
-
-Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
+Json measured_keys(const Profile& profile, std::optional<Bytes> piece, Both both) {
   Json json = Json::object();
-  if (Json link = host_link(profile, piece); !link.empty()) {
+  if (Json link = host_link(profile, piece, both); !link.empty()) {
     json["links"]["pcie"] = std::move(link);
   }
-  if (Json bandwidth = drives(profile); !bandwidth.empty()) {
+  if (Json bandwidth = drives(profile, both); !bandwidth.empty()) {
     json["ssd"]["bandwidth"] = std::move(bandwidth);
     if (const ProfileCell* block = smallest_block(profile, false)) {
       json["ssd"]["block"] = format_quantity(Bytes(block->at[0]));
@@ -391,6 +381,25 @@ Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
   return json;
 }
 
+}  // namespace
+
+std::string_view fastest_copies(const Profile& profile, OperationId operation, Bytes piece) {
+  std::string_view method = kCopyEngine;
+  double nearest = std::numeric_limits<double>::infinity();
+  for (const auto& [size, copies] : copies_of_pieces(profile, operation)) {
+    const double distance = std::abs(log_ratio(size, piece.value));
+    if (distance < nearest) {
+      nearest = distance;
+      method = copies.method;
+    }
+  }
+  return method;
+}
+
+Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
+  return measured_keys(profile, piece, Both::unknown);
+}
+
 Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   const ProfileDevice& device = profile.device;
   Json json{
@@ -404,7 +413,7 @@ Json described_hardware(const Profile& profile, std::optional<Bytes> piece) {
   if (profile.host) {
     json["dram"] = Json{{"capacity", format_quantity(profile.host->memory)}, {"price", "0$/h/GiB"}};
   }
-  Json measured = measured_hardware(profile, piece);
+  Json measured = measured_keys(profile, piece, Both::assumed);
   if (!profile.storage) {
     measured.erase("ssd");
   } else if (measured.contains("ssd")) {

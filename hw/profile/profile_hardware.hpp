@@ -13,15 +13,13 @@ namespace kvtier {
 /// The measured rates of links and drives, and overheads, as keys of a hardware description. Rates
 /// are the best over all sizes, queue depths and methods.
 ///
-/// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h; both ways
-/// together, if not measured, have the sum of the rates alone. `piece` is the
+/// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h. `piece` is the
 /// size in which KV is copied over the link: a token's KV of one layer on one GPU. With it, the
 /// link's rates are at most those of copies in such pieces (copy_h2d, copy_d2h), interpolated over
 /// the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
 /// event).
 ///
-/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix; both ways together, if
-/// not measured, have the higher rate alone. Latency of the curves:
+/// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
 /// the smallest block (drive_read), after idle time if measured. Queue depth 1: the largest block
 /// after idle time, without the latency, if it is slower than the drives at saturation. Start of
 /// loads: the smallest and the largest load to the device after idle time (drive_to_device). Block:
@@ -45,7 +43,8 @@ namespace kvtier {
                                               Bytes piece);
 
 /// A whole server of one such device: the keys of measured_hardware, and the capacities and limits
-/// of device, host and storage. Prices are zero, because a profile has none.
+/// of device, host and storage. Prices are zero, because a profile has none. If both ways together
+/// were not measured, a host link has the sum of its ways, and drives the faster one.
 [[nodiscard]] Json described_hardware(const Profile& profile,
                                       std::optional<Bytes> piece = std::nullopt);
 

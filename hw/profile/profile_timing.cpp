@@ -690,10 +690,10 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
     layer.multiply(factor);
     rest.multiply(factor);
   }
-  rest.seconds += rows * request_seconds_;
-  const SimDuration layer_time = duration_from_seconds(layer.seconds);
   WorkTime all = rest;
   all.add(layer, static_cast<double>(layers_));
+  rest.seconds += rows * request_seconds_;
+  const SimDuration layer_time = duration_from_seconds(layer.seconds);
   // Warm caches save at most the time of reading weights.
   const SimDuration least = SimDuration(0) - duration_from_seconds(matrices.seconds) * layers_;
   return {.total = layer_time * layers_ + duration_from_seconds(rest.seconds) +
@@ -758,16 +758,21 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   }
   std::ranges::sort(contexts);
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+  const auto is_extrapolated = [&](WorkTime attention) {
+    attention.add(layers);
+    attention.add(rest);
+    return attention.is_extrapolated();
+  };
   std::vector<Knot> knots;
+  WorkTime time;
   for (const double context : contexts) {
-    const WorkTime time = over_layers(
+    time = over_layers(
         1, [&](const LayerKind& kind) { return decode_attention(kind, requests, context); });
-    WorkTime all = layers;
-    all.add(rest);
-    all.add(time);
     knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds),
-                     all.is_extrapolated()});
+                     is_extrapolated(time)});
   }
+  time.beyond = time.seconds;
+  const bool beyond_last = is_extrapolated(time);
   for (std::size_t i = 0; i < knots.size(); ++i) {
     const bool last = i + 1 == knots.size();
     const Knot& knot = knots[i];
@@ -782,12 +787,11 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     } else {
       slope = knot.ticks / std::max<std::int64_t>(1, from);
     }
-    const bool extrapolated =
-        knot.extrapolated || (!all_roofline && (last || knots[i + 1].extrapolated));
+    const bool next = last ? beyond_last : knots[i + 1].extrapolated;
     result.pieces.push_back({.from = Tokens(from),
                              .base = base + knot.ticks - detail::time_product(slope, from),
                              .slope = slope,
-                             .extrapolated = extrapolated});
+                             .extrapolated = knot.extrapolated || (next && !all_roofline)});
   }
   return result;
 }

@@ -50,9 +50,9 @@ class RooflineTiming;
 ///         attention
 ///
 /// The first three are the warm-up (WarmUp). A decode iteration as the first or second pass takes
-/// as much longer than a warm one as a prefill does. An iteration with prompts counts as a prefill.
-/// The idle gap is the shortest measured idle time (idle_pass) from which on a pass takes more than
-/// half of the additional time that it takes after the longest one.
+/// longer than a warm one by the difference that was measured for prefills. An iteration with
+/// prompts counts as a prefill. The idle gap is the shortest measured idle time (idle_pass) from
+/// which on a pass takes more than half of the additional time that it takes after the longest one.
 ///
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
 /// tokens and the rank with the longest attention set the pace. The tokens of all ranks share one
@@ -67,8 +67,7 @@ class RooflineTiming;
 /// alone, times the factor measured by mixed_attention.
 ///
 /// A prefill or iteration counts as extrapolated if operations beyond their measured sizes take
-/// more than a twentieth of the time of all operations, and a decode iteration also beyond the
-/// longest measured context.
+/// more than a twentieth of the time of all operations.
 ///
 /// The roofline with the hardware's efficiencies stands in for matrices, attention and work on
 /// elements that the profile lacks, if the hardware says so (`"unmeasured": "roofline"`). Each

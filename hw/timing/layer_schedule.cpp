@@ -12,6 +12,8 @@ SimDuration PassTime::outside_layers() const {
   return std::max(SimDuration(0), total - layer * layers);
 }
 
+SimDuration PassTime::layer_of_pass() const { return (total - outside_layers()) / layers; }
+
 SimDuration LayerSchedule::end(const PassTime& pass, const LoadTime& load) const {
   if (whole) {
     return std::max(load.total, pass.before) + pass.total + pass.after;
@@ -23,11 +25,12 @@ SimDuration LayerSchedule::end(const PassTime& pass, const LoadTime& load) const
 SimDuration LayerSchedule::end_of_equal_layers(const PassTime& pass, const LoadTime& load) const {
   const std::int64_t loading = std::max<std::int64_t>(1, pass.layers - ready);
   const SimDuration latency = std::min(load.latency, load.total);
+  const SimDuration layer = pass.layer_of_pass();
   // The layers that are ready compute while the first awaited one arrives.
-  const SimDuration first = latency + (load.total - latency) / loading - pass.layer * ready;
+  const SimDuration first = latency + (load.total - latency) / loading - layer * ready;
   const SimDuration finish =
       pipelined_finish({.first = first - pass.before, .last = load.total - pass.before},
-                       pass.total + pass.after, pass.layer + pass.outside_layers() + pass.after);
+                       pass.total + pass.after, layer + pass.outside_layers() + pass.after);
   return std::max(load.total, pass.before + finish);
 }
 
@@ -39,13 +42,13 @@ SimDuration LayerSchedule::end_of_unequal_layers(const PassTime& pass, const Loa
   const std::int64_t all = (sizes.back() - there).value;
   const SimDuration outside = pass.outside_layers();
   const SimDuration latency = std::min(load.latency, load.total);
+  const SimDuration layer = pass.layer_of_pass();
   SimDuration end = std::max(load.total, pass.before + pass.total + pass.after);
   for (std::size_t i = first; i < sizes.size(); ++i) {
     const Int128 moved = static_cast<Int128>((load.total - latency).ns) * (sizes[i] - there).value;
     const SimDuration loaded = latency + SimDuration(static_cast<std::int64_t>(moved / all));
     const std::int64_t computing = pass.layers - static_cast<std::int64_t>(i);
-    end = std::max(end,
-                   std::max(pass.before, loaded) + pass.layer * computing + outside + pass.after);
+    end = std::max(end, std::max(pass.before, loaded) + layer * computing + outside + pass.after);
   }
   return end;
 }

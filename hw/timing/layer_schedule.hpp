@@ -14,7 +14,7 @@ struct PassTime {
   SimDuration before;
   /// All layers, and the work outside of layers.
   SimDuration total;
-  /// One layer.
+  /// One layer, without what warm caches save.
   SimDuration layer;
   /// From the end of the work to its report.
   SimDuration after;
@@ -22,6 +22,8 @@ struct PassTime {
   /// Time outside of the layers. It is not negative: passes that follow others are faster in their
   /// layers only.
   [[nodiscard]] SimDuration outside_layers() const;
+  /// One layer, of such a pass, too.
+  [[nodiscard]] SimDuration layer_of_pass() const;
 };
 
 /// One load of a pass that has ended: its time since the command, and the part of it in which no

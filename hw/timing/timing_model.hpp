@@ -100,7 +100,7 @@ class TimingModel {
   [[nodiscard]] virtual const std::vector<DecodePiece>& decode(std::int64_t batch) const = 0;
 
   /// Overheads of all passes. Decode times are those of warm iterations: an iteration as the first
-  /// or second pass takes as much longer as a prefill does.
+  /// or second pass takes longer by their difference from `warm`.
   [[nodiscard]] virtual WarmUp warm_up() const { return {}; }
 
   /// The shortest idle time after which a pass is cold.

@@ -55,11 +55,14 @@ bool is_rate(const Json& value) {
 }
 
 /// Merges `changes` into `base`, key by key. A policy, or a value that is no object, replaces the
-/// old value. A plain rate is the rate of a service curve.
+/// old value. A plain rate is the rate of a service curve if `changes` has keys of one.
 void merge(Json& base, const Json& changes, const std::string& pointer, const std::string& origin,
            Problems& problems) {
-  if (changes.is_object() && is_rate(base)) {
+  constexpr std::array kCurveKeys{"latency", "alone", "depth"};
+  if (changes.is_object() && is_rate(base) &&
+      std::ranges::any_of(kCurveKeys, [&](const char* key) { return changes.contains(key); })) {
     base = Json{{kRateKey, base}};
+    problems.set_origin(pointer, origin);
   }
   const bool replaces = !changes.is_object() || !base.is_object() || changes.contains(kPolicyKey);
   if (replaces) {

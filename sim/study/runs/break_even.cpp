@@ -196,7 +196,7 @@ std::string to_table(const BreakEven& found) {
                         tier.rate.value * 1e-9, tier.slowest_link);
   }
   if (extrapolated) {
-    text += "* The profile measured no prefill of this length: its time is extrapolated.\n";
+    text += "* This time is extrapolated from what the profile measured.\n";
   }
   return text;
 }

@@ -33,7 +33,7 @@ struct BreakEven {
   std::vector<Tokens> tokens;
   /// Time of one prefill of all tokens.
   std::vector<SimDuration> recompute;
-  /// For each length, whether its prefill lies outside the profile's measured range.
+  /// For each length, whether the time of its prefill is extrapolated.
   std::vector<bool> extrapolated;
   /// The installed tiers, fastest first.
   std::vector<TierBreakEven> tiers;

@@ -193,7 +193,7 @@ std::string notes(const Comparison& comparison) {
   }
   for (const auto& [profile, outside] : outside_by_profile) {
     text += fmt::format(
-        "\nPrefills and decode iterations outside the range that profile {} measured: {}.\n",
+        "\nPrefills and decode iterations extrapolated from what profile {} measured: {}.\n",
         profile, fmt::join(outside, ", "));
   }
   for (const auto& [tiers, systems] : systems_by_filling) {

@@ -212,11 +212,6 @@ TEST(HardwareConfig, RefusesInvalidCurves) {
                    "\"alone\", got 0B",
                    "/hardware/ssd/bandwidth/load/depth: expected the bytes that move at the rate "
                    "\"alone\", got 0B"}));
-  hardware = load_hardware();
-  hardware.links.pcie.forward.depth = Bytes(4096);
-  EXPECT_EQ(problems_of(hardware),
-            (Lines{"/hardware/links/pcie/to_device/alone: missing key: the rate of the bytes of "
-                   "\"depth\""}));
 }
 
 TEST(HardwareConfig, NamesTheSuccessorsOfKeysThatAreGone) {

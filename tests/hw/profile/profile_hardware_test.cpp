@@ -54,7 +54,15 @@ TEST(MeasuredHardware, TakesOneWayAloneFromPlainCopies) {
   add_table(profile, OperationId::copy_d2h, "pageable", {cell({8000, 1}, 1)});
   EXPECT_EQ(measured_hardware(profile),
             Json::parse(R"({"links": {"pcie": {"to_device": "9kB/s", "to_host": "8kB/s",
-                                               "both": "17kB/s", "of": "gpu"}}})"));
+                                               "of": "gpu"}}})"));
+  // A whole server needs both ways.
+  add_table(profile, OperationId::drive_read, "random", {cell({400, 4}, 0.04)});
+  add_table(profile, OperationId::drive_write, "burst", {cell({400, 4}, 0.1)});
+  profile.storage =
+      ProfileStorage{.file_system = "f", .engine = "e", .file = Bytes(1), .capacity = Bytes(4096)};
+  const Json server = described_hardware(profile);
+  EXPECT_EQ(server["links"]["pcie"]["both"], "17kB/s");
+  EXPECT_EQ(server["ssd"]["bandwidth"]["both"], "10kB/s");
 }
 
 TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
@@ -133,8 +141,7 @@ TEST(MeasuredHardware, TakesQueueDepthOneFromTheLargestBlockAfterIdleTime) {
   add_table(profile, drive_read, "random", {cell({400, 4}, 0.004)});  // 100 kB/s
   add_table(profile, drive_write, "burst", {cell({400, 4}, 0.01)});   // 40 kB/s
   const auto bandwidth = [&] { return measured_hardware(profile)["ssd"]["bandwidth"]; };
-  EXPECT_EQ(bandwidth(),
-            Json::parse(R"({"read": "100kB/s", "write": "40kB/s", "both": "100kB/s"})"));
+  EXPECT_EQ(bandwidth(), Json::parse(R"({"read": "100kB/s", "write": "40kB/s"})"));
   // The latency is that of the smallest read; 400 bytes took 0.25 and 0.5 s more.
   add_table(profile, drive_read, kAfterIdle, {cell({100, 1}, 0.5), cell({400, 1}, 0.75)});
   add_table(profile, drive_write, kAfterIdle, {cell({100, 1}, 0.875), cell({400, 1}, 1)});

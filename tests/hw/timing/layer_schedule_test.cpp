@@ -16,16 +16,19 @@ constexpr std::int64_t kLayers = 4;
 SimDuration one_by_one(const PassTime& pass, const std::vector<SimDuration>& arrivals) {
   SimDuration time = pass.before;
   for (const SimDuration arrival : arrivals) {
-    time = std::max(time, arrival) + pass.layer;
+    time = std::max(time, arrival) + pass.layer_of_pass();
   }
   return time + pass.outside_layers() + pass.after;
 }
 
+/// Half of the passes are warm: their layers take less than `layer`.
 PassTime random_pass(RandomStream& random) {
   const SimDuration layer(1 + random.index(1000));
+  const SimDuration saved(random.index(2) == 0 ? 0 : random.index(layer.ns));
+  const SimDuration outside(saved.ns > 0 ? 0 : random.index(300));
   return {.layers = kLayers,
           .before = SimDuration(random.index(500)),
-          .total = layer * kLayers + SimDuration(random.index(300)),
+          .total = (layer - saved) * kLayers + outside,
           .layer = layer,
           .after = SimDuration(random.index(500))};
 }
