@@ -124,7 +124,7 @@ Json curve_json(const MeasuredCurve& curve, std::optional<double> latency) {
   return json.size() == 1 ? json["rate"] : json;
 }
 
-/// What both ways together are taken for if only each alone was measured.
+/// Whether both ways together get an assumed rate if only each alone was measured.
 enum class Both : std::uint8_t { unknown, assumed };
 
 Json link_json(const MeasuredLink& link, const char* forward, const char* backward) {

@@ -111,7 +111,7 @@ class ProfileTiming final : public TimingModel {
     double beyond = 0;
 
     WorkTime() = default;
-    /// Of the roofline.
+    /// A time of the roofline, which knows all sizes.
     explicit WorkTime(double roofline) : seconds(roofline) {}
     WorkTime(const ProfileGrid::Time& time, bool beyond_shapes);
     void add(const WorkTime& term, double count = 1);

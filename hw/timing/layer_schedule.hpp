@@ -22,7 +22,7 @@ struct PassTime {
   /// Time outside of the layers. It is not negative: passes that follow others are faster in their
   /// layers only.
   [[nodiscard]] SimDuration outside_layers() const;
-  /// One layer, of such a pass, too.
+  /// One layer as this pass computes it.
   [[nodiscard]] SimDuration layer_of_pass() const;
 };
 

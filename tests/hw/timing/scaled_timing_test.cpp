@@ -70,7 +70,7 @@ TEST(ScaledTiming, MultipliesPrefillsAndTheirOverheads) {
 TEST(ScaledTiming, MultipliesDecodes) {
   const WindowTiming usual;
   const ScaledTiming scaled(usual, 1.5, 0.5);
-  // Of 1,000 tokens, 100 are within the window.
+  // The window holds 100 of 1,000 tokens.
   EXPECT_EQ(usual.decode_duration(1, Tokens(1000)), SimDuration(5 * kMs + kMs / 20));
   EXPECT_EQ(scaled.decode_duration(1, Tokens(1000)), SimDuration(5 * kMs / 2 + kMs / 40));
   EXPECT_EQ(scaled.decode_layer(1, Tokens(0)), SimDuration(kMs / 2));
