@@ -5,6 +5,7 @@
 
 #include "hw/timing/layer_schedule.hpp"
 #include "hw/timing/timing_model.hpp"
+#include "sim/core/assert.hpp"
 #include "sim/core/units.hpp"
 #include "sim/policy/ids.hpp"
 
@@ -137,6 +138,8 @@ class Backend {
   /// their own.
   [[nodiscard]] virtual bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
                                              Tokens end) = 0;
+  /// Bytes of transfers from one medium to another that have started and not moved yet.
+  [[nodiscard]] virtual Bytes in_flight(Medium /*from*/, Medium /*to*/) const { return Bytes(0); }
   virtual void start_prefill(const PrefillCommand& command) = 0;
   /// Completes as a prefill does.
   virtual void start_iteration(const IterationCommand& command) = 0;
@@ -145,6 +148,12 @@ class Backend {
   virtual void start_decode(const DecodeCommand& command) = 0;
   /// Ends the running decode after the current iteration.
   virtual void stop_decode() = 0;
+  /// The end of an iteration, from 1 on, of the decode that completed last, but for its last one.
+  /// Throws InvariantError if the backend does not know it.
+  [[nodiscard]] virtual SimTime iteration_end(std::int64_t /*iteration*/) const {
+    KVTIER_ASSERT(false, "the backend knows when each iteration ended");
+    return now_;
+  }
 
   // Calls about stored KV. A simulated clock ignores them; memories with bytes need them.
 

@@ -33,6 +33,12 @@ class ObservedBackend final : public Backend {
   [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
   void stop_decode() override { backend_.stop_decode(); }
+  [[nodiscard]] Bytes in_flight(Medium from, Medium to) const override {
+    return backend_.in_flight(from, to);
+  }
+  [[nodiscard]] SimTime iteration_end(std::int64_t iteration) const override {
+    return backend_.iteration_end(iteration);
+  }
   void begin_with(EntryKey key, const TurnPrompt& prompt) override {
     backend_.begin_with(key, prompt);
   }

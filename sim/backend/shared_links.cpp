@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -61,7 +62,7 @@ TransferId SharedLinks::start_behind(std::size_t index, Bytes bytes, std::uint64
     ++crowded_paths_;
     pattern_ |= kCrowded;
   }
-  path.carried += bytes;
+  path.given += bytes;
   path.settle(now);
   path.rate = kChanged;
   changed_ = true;
@@ -101,7 +102,7 @@ bool SharedLinks::extend_on(std::size_t index, TransferId transfer, Bytes bytes,
   const auto is_it = [&](const Pending& p) { return p.id == transfer; };
   const auto extend = [&](Pending& pending) {
     path.settle(now);
-    path.carried += bytes;
+    path.given += bytes;
     pending.bytes += bytes;
     pending.open = false;
     pending.due = std::max(pending.due, path.served) + static_cast<double>(bytes.value);
@@ -152,11 +153,27 @@ LinkCounters SharedLinks::counters(std::size_t link, SimTime now) const {
   for (const Path& path : paths_) {
     for (const LinkUse& use : path.edge->uses) {
       if (use.link == link) {
-        (use.forward ? counters.forward : counters.backward) += path.carried;
+        (use.forward ? counters.forward : counters.backward) += moved(path.index, now);
       }
     }
   }
   return counters;
+}
+
+Bytes SharedLinks::left(std::size_t index, SimTime now) const {
+  Bytes sum;
+  const Path& path = paths_[index];
+  if (is_active(index)) {
+    const double rate = std::max(0.0, path.rate);  // after a change no time has passed
+    const double served = path.served + rate * static_cast<double>((now - path.settled).ns);
+    const auto add = [&](const Pending& pending) {
+      const double bytes = std::max(0.0, pending.due - served);
+      sum += std::min(pending.bytes, Bytes(static_cast<std::int64_t>(std::ceil(bytes))));
+    };
+    add(path.first);
+    std::ranges::for_each(path.rest, add);
+  }
+  return sum;
 }
 
 /// Progressive filling: all rates rise together until a limit is reached. Transfers under that

@@ -79,10 +79,14 @@ class SharedLinks {
   const Pending& finish_next();
 
   [[nodiscard]] std::size_t in_flight() const;
-  /// Bytes are counted when a transfer starts or is extended; busy time up to `now`.
+  /// Bytes that have moved and busy time, up to `now`.
   [[nodiscard]] LinkCounters counters(std::size_t link, SimTime now) const;
-  /// Bytes of all transfers of the path, counted when they start or are extended.
-  [[nodiscard]] Bytes carried(std::size_t path) const { return paths_[path].carried; }
+  /// Bytes of the path's transfers that have moved.
+  [[nodiscard]] Bytes moved(std::size_t path, SimTime now) const {
+    return paths_[path].given - left(path, now);
+  }
+  /// Bytes of the path's transfers in flight that have not moved.
+  [[nodiscard]] Bytes left(std::size_t path, SimTime now) const;
   /// Current rate of one transfer of the path, in bytes per second.
   [[nodiscard]] double rate(std::size_t path) {
     if (changed_) {
@@ -127,7 +131,8 @@ class SharedLinks {
     std::vector<Pending> rest;
     /// Number that one transfer adds to the key of a pattern.
     std::uint64_t pattern_step = 0;
-    Bytes carried;
+    /// Bytes of all transfers, counted when they start or are extended.
+    Bytes given;
     const Edge* edge = nullptr;
     std::uint32_t index = 0;
     /// Position in `active_`; kIdle: nothing is in flight.
@@ -246,7 +251,7 @@ inline TransferId SharedLinks::start(std::size_t index, Bytes bytes, std::uint64
   active_[active_count_++] = &path;
   pattern_ += path.pattern_step;
   path.rate = kChanged;
-  path.carried += bytes;
+  path.given += bytes;
   const std::uint64_t sequence = next_sequence_++;
   path.settled = now;
   const TransferId id = name(index, sequence);

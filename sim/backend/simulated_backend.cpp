@@ -198,7 +198,12 @@ bool SimulatedBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens,
 
 Bytes SimulatedBackend::moved(Medium from, Medium to) const {
   const std::size_t edge = topology().find_edge(from, to);
-  return edge != Topology::kNoEdge ? links_.carried(edge) : Bytes(0);
+  return edge != Topology::kNoEdge ? links_.moved(edge, now_) : Bytes(0);
+}
+
+Bytes SimulatedBackend::in_flight(Medium from, Medium to) const {
+  const std::size_t edge = topology().find_edge(from, to);
+  return edge != Topology::kNoEdge ? links_.left(edge, now_) : Bytes(0);
 }
 
 void SimulatedBackend::start_prefill(const PrefillCommand& command) {
@@ -366,6 +371,10 @@ std::int64_t SimulatedBackend::decode_ticks(std::int64_t iterations) const {
 
 SimTime SimulatedBackend::decode_end(std::int64_t iterations) const {
   return gpu_started_ + SimDuration(decode_ticks(iterations) / kTicksPerNs);
+}
+
+SimTime SimulatedBackend::iteration_end(std::int64_t iteration) const {
+  return wants_contexts() ? windowed_decode_end(iteration) : decode_end(iteration);
 }
 
 SimTime SimulatedBackend::windowed_decode_end(std::int64_t iterations) const {

@@ -69,8 +69,10 @@ class SimulatedBackend : public Backend {
     const std::optional<std::size_t> link = topology().find_link(name);
     return link ? link_counters(*link) : LinkCounters{};
   }
-  /// Bytes of all transfers from one medium to another, counted when they start or are extended.
+  /// Bytes that have moved from one medium to another.
   [[nodiscard]] Bytes moved(Medium from, Medium to) const;
+  [[nodiscard]] Bytes in_flight(Medium from, Medium to) const override;
+  [[nodiscard]] SimTime iteration_end(std::int64_t iteration) const override;
   /// Sets the timing model of GPU commands that start from now on. `timing` must outlive the
   /// backend.
   void set_timing(const TimingModel& timing) {

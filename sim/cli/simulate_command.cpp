@@ -22,6 +22,7 @@ struct SimulateOptions {
   ConfigOptions config;
   std::string json;
   std::string requests;
+  std::string iterations;
   std::string timeline;
   std::string decisions;
   ExpectOptions expect;
@@ -46,6 +47,7 @@ void check_capacity_options(const SimulateOptions& options) {
   refuse(options.untimed, "--untimed", "a replay without a clock has no arrival rate");
   refuse(options.print_config, "--print-config", "runs nothing, --find-capacity searches");
   refuse(!options.requests.empty(), "--requests", kOneRun);
+  refuse(!options.iterations.empty(), "--iterations", kOneRun);
   refuse(!options.timeline.empty(), "--timeline", kOneRun);
   refuse(!options.decisions.empty(), "--decisions", kOneRun);
   refuse(options.occupancy, "--occupancy", kOneRun);
@@ -56,7 +58,8 @@ void check_capacity_options(const SimulateOptions& options) {
 
 void check_untimed_options(const SimulateOptions& options) {
   std::vector<std::string> problems;
-  for (const auto& [given, option] : {std::pair(!options.timeline.empty(), "--timeline"),
+  for (const auto& [given, option] : {std::pair(!options.iterations.empty(), "--iterations"),
+                                      std::pair(!options.timeline.empty(), "--timeline"),
                                       std::pair(options.occupancy, "--occupancy")}) {
     if (options.untimed && given) {
       problems.push_back(fmt::format("{}: an untimed replay has no clock", option));
@@ -145,28 +148,31 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
     return 0;
   }
   check_untimed_options(options);
+  Problems problems;
   if (!options.timeline.empty() || options.occupancy) {
-    Problems problems;
     check_one_instance(resolved.config,
                        options.occupancy ? "the occupancy of tiers over time" : "a timeline",
                        problems);
-    problems.throw_if_any();
   }
+  if (!options.decisions.empty() && resolved.config.system.blocks) {
+    problems.add("/system/blocks", "--decisions has no decisions of a system of blocks yet");
+  }
+  problems.throw_if_any();
   check_outputs({{"--json", options.json},
                  {"--requests", options.requests},
+                 {"--iterations", options.iterations},
                  {"--timeline", options.timeline},
                  {"--decisions", options.decisions}});
   Expectations expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
   Recorders recorders;
-  if (!options.requests.empty() && resolved.config.system.blocks) {
-    std::vector<std::string> tiers;
-    for_each_tier(resolved.config.system.tiers,
-                  [&](const char* name, const TierConfig&) { tiers.emplace_back(name); });
-    recorders.block_requests = std::make_unique<BlockRequestRecorder>(options.requests, tiers);
-  } else if (!options.requests.empty()) {
-    recorders.requests = std::make_unique<RequestRecorder>(options.requests);
+  if (!options.requests.empty()) {
+    recorders.requests =
+        std::make_unique<RequestRecorder>(options.requests, resolved.config.system);
+  }
+  if (!options.iterations.empty()) {
+    recorders.iterations = std::make_unique<IterationRecorder>(options.iterations);
   }
   if (!options.timeline.empty()) {
     recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
@@ -215,6 +221,8 @@ void add_simulate(Program& program) {
   CLI::Option* json = command->add_option(
       "--json", options->json, "Write the result as JSON to a file, or to standard output (-)");
   command->add_option("--requests", options->requests, "Write one CSV row for each finished turn");
+  command->add_option("--iterations", options->iterations,
+                      "Write each iteration of the GPUs with its requests as JSON lines");
   command->add_option("--timeline", options->timeline,
                       "Write a Chrome trace of GPUs, links and queue");
   command->add_option("--decisions", options->decisions,

@@ -159,7 +159,7 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
       id.value = next_transfer_++;
     } while (!id.valid() || transfers_.contains(id.value));
     Transfer& transfer = transfers_[id.value];
-    transfer = {.command = command, .moves = 1};
+    transfer = {.command = command, .bytes = command.bytes, .moves = 1};
     transfer.command.pieces = {};
     if (command.to == Medium::hbm) {
       transfer.progress = std::make_shared<LoadProgress>();
@@ -174,7 +174,18 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
   return id;
 }
 
-bool DeviceBackend::extend_transfer(TransferId transfer, Bytes, Tokens first, Tokens end) {
+Bytes DeviceBackend::in_flight(Medium from, Medium to) const {
+  const std::lock_guard lock(mutex_);
+  Bytes sum;
+  for (const auto& [id, transfer] : transfers_) {
+    if (transfer.command.from == from && transfer.command.to == to) {
+      sum += transfer.bytes;
+    }
+  }
+  return sum;
+}
+
+bool DeviceBackend::extend_transfer(TransferId transfer, Bytes bytes, Tokens first, Tokens end) {
   TransferCommand rest;
   {
     const std::lock_guard lock(mutex_);
@@ -185,6 +196,7 @@ bool DeviceBackend::extend_transfer(TransferId transfer, Bytes, Tokens first, To
     KVTIER_ASSERT(found->second.command.open, "an open transfer is extended");
     expected_ += reports(found->second) ? 0 : 1;
     found->second.command = rest = rest_of(found->second.command, first, end);
+    found->second.bytes += bytes;
     ++found->second.moves;
   }
   start_move(transfer, rest);

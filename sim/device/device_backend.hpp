@@ -49,6 +49,7 @@ class DeviceBackend final : public ServingBackend {
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
                                      Tokens end) override;
+  [[nodiscard]] Bytes in_flight(Medium from, Medium to) const override;
   void start_prefill(const PrefillCommand& command) override;
   void start_iteration(const IterationCommand& command) override;
   /// Decode's share of the time is its share of the tokens.
@@ -78,6 +79,8 @@ class DeviceBackend final : public ServingBackend {
   struct Transfer {
     /// The command without its pieces.
     TransferCommand command;
+    /// Those of the extension, too.
+    Bytes bytes;
     /// Moves that have not ended.
     int moves = 0;
     /// Null unless it is a load.

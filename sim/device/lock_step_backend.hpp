@@ -28,6 +28,9 @@ class LockStepBackend final : public ServingBackend {
   [[nodiscard]] IterationTime iteration_time() const override { return clock_.iteration_time(); }
   void start_decode(const DecodeCommand& command) override { clock_.start_decode(command); }
   void stop_decode() override { clock_.stop_decode(); }
+  [[nodiscard]] Bytes in_flight(Medium from, Medium to) const override {
+    return clock_.in_flight(from, to);
+  }
 
   /// Carries out transfers without a reported completion. Throws InvariantError if slots and
   /// entries do not agree.

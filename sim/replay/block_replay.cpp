@@ -86,9 +86,11 @@ class BlockReplay {
   }
 
   [[nodiscard]] Accesses& accesses() { return accesses_; }
+  /// The one that served the last turn.
+  [[nodiscard]] std::uint32_t instance() const { return static_cast<std::uint32_t>(instance_); }
 
-  /// Replays the current turn. Returns the tokens of its prompt found in each tier.
-  std::vector<Tokens> turn(bool measured) {
+  /// Replays the current turn. Returns the tokens of its prompt found in each medium.
+  std::array<Tokens, kMedia> turn(bool measured) {
     const TurnContent& content = accesses_.content();
     Context prompt = content.prompt;
     std::uint64_t routed = 0;
@@ -167,7 +169,11 @@ class BlockReplay {
               content.prompt.tokens, prompt.tokens, match);
       }
     }
-    return match.by_pool;
+    std::array<Tokens, kMedia> found{};
+    for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
+      found[static_cast<std::size_t>(medium_of(rules_.pools[i].name))] = match.by_pool[i];
+    }
+    return found;
   }
 
   [[nodiscard]] Json metrics() const {
@@ -377,15 +383,19 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
   std::int64_t turns = 0;
   while (accesses.next()) {
     const bool measured = turns++ >= config.workload.warmup_turns;
-    std::vector<Tokens> found = replay.turn(measured);
+    const std::array<Tokens, kMedia> found = replay.turn(measured);
     if (options.observer != nullptr) {
-      options.observer->on_block_request({.session = accesses.session().id,
-                                          .turn = static_cast<std::int64_t>(accesses.turn()),
-                                          .arrived = accesses.now(),
-                                          .prompt = accesses.content().prompt.tokens,
-                                          .output = accesses.output(),
-                                          .found = std::move(found),
-                                          .measured = measured});
+      const Tokens input = accesses.session().turns[accesses.turn()].user;
+      RequestRecord record{.session = accesses.session().id,
+                           .turn = static_cast<std::int64_t>(accesses.turn()),
+                           .arrived = accesses.now()};
+      record.history = accesses.content().prompt.tokens - input;
+      record.input = input;
+      record.output = accesses.output();
+      record.prompt_found = found;
+      record.instance = replay.instance();
+      record.measured = measured;
+      options.observer->on_request(record);
     }
     if (options.progress && turns % 8192 == 0) {
       options.progress(turns);

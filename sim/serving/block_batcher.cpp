@@ -14,9 +14,10 @@
 namespace kvtier {
 namespace {
 
-/// The purpose of a transfer: an iteration, a request's load from the tier behind HBM or, before,
-/// from behind that one, or a copy; the rest of the cookie is the request or the copy.
+/// The purpose of a transfer: an iteration's or a request's load from the tier behind HBM or,
+/// before, from behind that one, or a copy; the rest of the cookie is the request or the copy.
 constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
+constexpr std::uint64_t kFarIterationLoad = std::uint64_t{6} << 48;
 constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
 constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
 constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
@@ -113,6 +114,8 @@ void BlockBatcher::on_completion(Completion completion) {
         const std::uint64_t rest = completion.payload & ~(kOwnerMask | kPurposeMask);
         if (purpose == kFarLoad) {
           start_load(static_cast<SessionSlot>(rest));
+        } else if (purpose == kFarIterationLoad) {
+          end_far_load();
         } else if (purpose == kCopy) {
           --copying_;
           const std::uint64_t tier = rest >> kTierShift;
@@ -271,26 +274,17 @@ void BlockBatcher::launch() {
       least = std::min(least, requests_.request(slot).output - work.generated);
     }
   }
-  gpu_since_ = backend_.now();
+  gpu_since_ = iteration_since_ = backend_.now();
   stopping_ = false;
-  if (backend_.wants_contexts()) [[unlikely]] {
-    tell_contexts();
-  }
   if (!prompts_.empty()) {
-    gpu_ = Gpu::iteration;
-    const bool loads = loaded_now_.value > 0;
-    const TransferId load =
-        loads ? move(1, loaded_now_, prompts_.front(), kIterationLoad) : TransferId{};
-    backend_.start_iteration(
-        {.parts = parts_,
-         .keys = keys_,
-         .decode_batch = decoding_,
-         .decode_context = context_,
-         .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
-         .schedule = {.sizes = unequal_sizes_,
-                      .whole = loads && waits_for_whole_load(config_, tiers_[1]->medium())}});
+    if (!begin_far_load()) {
+      start_iteration();
+    }
   } else if (decoding_ > 0) {
     gpu_ = Gpu::decode;
+    if (backend_.wants_contexts()) [[unlikely]] {
+      tell_contexts();
+    }
     backend_.start_decode({.batch = decoding_,
                            .context = context_,
                            .iterations = iterations_within_room(least.value)});
@@ -300,6 +294,51 @@ void BlockBatcher::launch() {
   } else if (has_candidate() && lacks_room_ && is_idle()) {
     refuse_turn(turn_without_room());
   }
+}
+
+bool BlockBatcher::begin_far_load() {
+  far_now_ = Tokens(0);
+  for (const SessionSlot slot : prompts_) {
+    far_now_ += work_[slot].loads_from_behind;
+  }
+  if (far_now_.value == 0) {
+    return false;
+  }
+  gpu_ = Gpu::waits;
+  static_cast<void>(move(2, far_now_, prompts_.front(), kFarIterationLoad));
+  return true;
+}
+
+void BlockBatcher::end_far_load() {
+  const SimDuration waited = backend_.now() - gpu_since_;
+  const Medium from = tiers_[2]->medium();
+  requests_.count_gpu(gpu_since_, {.exposed_load = waited});
+  requests_.waits().end_command(
+      waited, waited, requests_.topology().wait_cause(from, tiers_[1]->medium()), backend_.now());
+  for (const SessionSlot slot : prompts_) {
+    requests_.request(slot).exposed_load +=
+        waited * work_[slot].loads_from_behind.value / far_now_.value;
+  }
+  gpu_since_ = backend_.now();
+  start_iteration();
+}
+
+void BlockBatcher::start_iteration() {
+  gpu_ = Gpu::iteration;
+  if (backend_.wants_contexts()) [[unlikely]] {
+    tell_contexts();
+  }
+  const bool loads = loaded_now_.value > 0;
+  const TransferId load =
+      loads ? move(1, loaded_now_, prompts_.front(), kIterationLoad) : TransferId{};
+  backend_.start_iteration(
+      {.parts = parts_,
+       .keys = keys_,
+       .decode_batch = decoding_,
+       .decode_context = context_,
+       .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
+       .schedule = {.sizes = unequal_sizes_,
+                    .whole = loads && waits_for_whole_load(config_, tiers_[1]->medium())}});
 }
 
 SessionSlot BlockBatcher::turn_without_room() const {
@@ -439,6 +478,7 @@ void BlockBatcher::set_preempted(SessionSlot slot) {
   work.chunk = Tokens(0);
   work.decodes_now = false;
   ++preemptions_;
+  requests_.preempted(slot);
 }
 
 void BlockBatcher::admit_all(Tokens& budget) {
@@ -665,14 +705,20 @@ std::int64_t BlockBatcher::promised_blocks() const {
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   Work& work = work_[slot];
   RequestRecord& r = requests_.request(slot);
-  const Tokens reused = std::min(match.tokens, r.history);
-  const bool spread = reused > match.by_pool[0];
-  r.found = {.reused = reused,
-             .medium = spread ? tiers_[1]->medium() : Medium::hbm,
-             .late = false,
-             .cause = reused < r.history ? LossCause::capacity : LossCause::none,
-             .nearer = {spread ? match.by_pool[0] : Tokens(0)}};
-  work.found = match.by_pool;
+  r.found = {.reused = std::min(match.tokens, r.history)};
+  r.found.cause = r.found.reused < r.history ? LossCause::capacity : LossCause::none;
+  Tokens faster;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const auto medium = static_cast<std::size_t>(tiers_[i]->medium());
+    r.prompt_found[medium] = match.by_pool[i];
+    const Tokens here = std::min(match.by_pool[i], r.found.reused - faster);
+    if (here.value > 0) {
+      r.found.medium = tiers_[i]->medium();
+      r.found.nearer[medium] = here;
+      faster += here;
+    }
+  }
+  r.found.nearer[static_cast<std::size_t>(r.found.medium)] = Tokens(0);
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }
@@ -681,8 +727,8 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   hits_.prompt_tokens += work.prompt.value;
   hits_.prompt_blocks += work.prompt.value / block_;
   hits_.hit_blocks += match.tokens.value / block_;
-  for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
-    hits_.hit_tokens[i] += match.by_pool[i].value;
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    hits_.hit_tokens[i] += r.prompt_found[i].value;
   }
 }
 
@@ -818,6 +864,7 @@ void BlockBatcher::finish_iteration() {
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,
       prompts == 1 ? requests_.request(prompts_.front()).session : std::int64_t{-1}, prompts);
+  report_iterations(1);
   Tokens added;
   for (const PrefillPart& part : parts_) {
     added += part.added;
@@ -861,12 +908,26 @@ void BlockBatcher::finish_iteration() {
   settle();
 }
 
+void BlockBatcher::report_iterations(std::int64_t iterations) {
+  if (!requests_.reports_iterations()) {
+    return;
+  }
+  for (const SessionSlot slot : running_) {
+    const Work& work = work_[slot];
+    if (work.decodes_now || work.chunk.value > 0) {
+      requests_.add_to_iteration(slot, work.decodes_now ? Tokens(0) : work.chunk);
+    }
+  }
+  requests_.report_iterations(iteration_since_, iterations);
+}
+
 void BlockBatcher::finish_decode(std::int64_t iterations) {
   const SimDuration duration = backend_.now() - gpu_since_;
   gpu_ = Gpu::idle;
   requests_.gpu_time().decode += duration;
   requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
+  report_iterations(iterations);
   decode_per_request_ += duration / decoding_;
   on_decoded(iterations);
   std::vector<SessionSlot> ended;
@@ -939,7 +1000,6 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
   RequestRecord& r = requests_.request(slot);
   r.decode_share += decode_per_request_;
   backend_.end_request(requests_.key(slot));
-  requests_.report_blocks(slot, work_[slot].content.prompt.tokens, work_[slot].found);
   if (store_->offloads()) {
     ended_.push_back({work_[slot].id, work_[slot].computed});
   }

@@ -31,7 +31,8 @@ namespace kvtier {
 /// A request whose KV is found behind HBM waits for it while others run, beside the slots
 /// (`/system/load/wait: request`), and asks again in the next iteration if another loads some of
 /// it from a tier that is not shared, or if some is still being written there. With `batch` it runs
-/// at once, and the iteration with the first chunk of its prompt waits for the load. What
+/// at once, and the iteration with the first chunk of its prompt waits for the load. KV that lies
+/// behind the second tier is first read into that tier, in both cases. What
 /// iterations compute is offered to an offload as they are put together; the copies begin with the
 /// next iteration. If no prompt is in work, a decode runs in one jump to the iteration at which a
 /// request ends, blocks run out, or one is offered.
@@ -63,6 +64,11 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
+  /// Copies of an offload and of nodes are found when they are complete. Of other writes only those
+  /// that the next iteration waits for are.
+  [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
+    return tier > 0 && !is_tree_ && !(tier == 1 && (store_->offloads() || saves_block_));
+  }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return tiers_.size() > 1 && medium == tiers_[1]->medium() ? loaded_ : Bytes(0);
@@ -85,7 +91,8 @@ class BlockBatcher : public Batcher, private StoredKv {
  protected:
   static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
 
-  enum class Gpu : std::uint8_t { idle, iteration, decode };
+  /// `waits`: for what the next iteration loads from behind the second tier.
+  enum class Gpu : std::uint8_t { idle, waits, iteration, decode };
 
   /// A turn between its arrival and its end.
   struct Work {
@@ -106,8 +113,6 @@ class BlockBatcher : public Batcher, private StoredKv {
     /// In the iteration in work: tokens of its prompt, or one of its response.
     Tokens chunk;
     bool decodes_now = false;
-    /// By tier, when it was admitted first.
-    std::vector<Tokens> found;
     /// Tokens that it, or its iteration, loads, and those of them from behind the second tier.
     Tokens loads;
     Tokens loads_from_behind;
@@ -157,6 +162,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// The GPUs begin what has been put together, if it has all that it waits for.
   void launch_if_ready();
   void launch();
+  /// The iteration reads KV from behind the second tier, before it loads it. False: there is none.
+  [[nodiscard]] bool begin_far_load();
+  void end_far_load();
+  void start_iteration();
   /// A decode ends with its iteration, since something has changed.
   void stop_decode();
   void note_wait();
@@ -218,6 +227,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void write_to_storage();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
+  void report_iterations(std::int64_t iterations);
   [[gnu::noinline]] void tell_contexts();
   void finish_decode(std::int64_t iterations);
   /// The request has so many tokens more.
@@ -313,6 +323,8 @@ class BlockBatcher : public Batcher, private StoredKv {
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
+  /// The same, before it waited for KV from behind the second tier.
+  SimTime iteration_since_;
   bool stopping_ = false;
   /// The next iteration is put together when all that happens now has happened.
   bool about_to_schedule_ = false;
@@ -323,8 +335,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<SessionSlot> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_
-  /// Tokens that the iteration in work loads.
+  /// Tokens that the iteration in work loads, and those of them from behind the second tier.
   Tokens loaded_now_;
+  Tokens far_now_;
   std::int64_t decoding_ = 0;
   Tokens context_;
   SimDuration decode_per_request_;

@@ -16,24 +16,18 @@ void ClassMetrics::on_request(const RequestRecord& record) {
   if (record.measured) {
     Counts& counts = counts_[static_cast<std::size_t>(classes_.at(record.session))];
     counts.turns.add(record);
-    counts.blocks += found_;
+    BlockHits found{.turns = 1, .prompt_tokens = record.prompt().value};
+    found.prompt_blocks = record.prompt() / block_;
+    for (std::size_t i = 0; i < kMedia; ++i) {
+      const Tokens tokens = record.prompt_found[i];
+      found.hit_tokens[i] = tokens.value;
+      found.hit_blocks += tokens / block_;
+    }
+    found.turns_with_hits = found.hit_tokens_in_all() > 0 ? 1 : 0;
+    counts.blocks += found;
   }
-  found_ = {};
   if (observer_ != nullptr) {
     observer_->on_request(record);
-  }
-}
-
-void ClassMetrics::on_block_request(const BlockRequest& request) {
-  found_ = {.turns = 1, .prompt_tokens = request.prompt.value};
-  found_.prompt_blocks = request.prompt / block_;
-  for (std::size_t i = 0; i < request.found.size() && i < found_.hit_tokens.size(); ++i) {
-    found_.hit_tokens[i] = request.found[i].value;
-    found_.hit_blocks += request.found[i] / block_;
-    found_.turns_with_hits = found_.turns_with_hits > 0 || request.found[i].value > 0 ? 1 : 0;
-  }
-  if (observer_ != nullptr) {
-    observer_->on_block_request(request);
   }
 }
 
@@ -50,6 +44,12 @@ void ClassMetrics::on_gpu(GpuActivity activity, SimTime begin, SimTime end, std:
     observer_->on_gpu(activity, begin, end, session, batch);
   }
 }
+
+bool ClassMetrics::wants_iterations() const {
+  return observer_ != nullptr && observer_->wants_iterations();
+}
+
+void ClassMetrics::on_iteration(const Iteration& iteration) { observer_->on_iteration(iteration); }
 
 void ClassMetrics::on_queue(std::size_t length, SimTime now) {
   if (observer_ != nullptr) {

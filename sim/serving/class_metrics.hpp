@@ -22,7 +22,7 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   };
 
   /// `sessions` outlive this; `observer`, which may be null, is told of all. `block`: that of a
-  /// system of blocks.
+  /// system of blocks, else 1.
   ClassMetrics(std::size_t classes, SessionSource& sessions, RunObserver* observer, Tokens block)
       : sessions_(sessions), observer_(observer), block_(block), counts_(classes) {}
 
@@ -33,10 +33,11 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   }
 
   void on_request(const RequestRecord& record) override;
-  void on_block_request(const BlockRequest& request) override;
   void on_measurement_restart() override;
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
               std::int64_t batch) override;
+  [[nodiscard]] bool wants_iterations() const override;
+  void on_iteration(const Iteration& iteration) override;
   void on_queue(std::size_t length, SimTime now) override;
   void on_session_end(EntryKey key, SimTime now) override;
   void on_transfer(const TransferRecord& transfer) override;
@@ -51,8 +52,6 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   std::vector<Counts> counts_;
   /// Sessions that have begun and not ended.
   std::unordered_map<std::int64_t, std::int32_t> classes_;
-  /// Hits of the request that is reported next.
-  BlockHits found_;
 };
 
 /// By the name of the class: `turns`, `hit_rate` and `ttft_seconds` as in all `metrics`, and in a

@@ -1,6 +1,7 @@
 #include "sim/serving/cluster.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -145,18 +146,15 @@ struct Cluster::MemberBackend final : SimulatedBackend {
 struct Cluster::Member {
   /// Passes on what only the instance knows of a request.
   struct Observer final : RunObserver {
-    InstanceSeries* series = nullptr;
     RunObserver* observer = nullptr;
-    const SimulatedBackend* backend = nullptr;
-    void on_block_request(const BlockRequest& request) override {
-      Tokens found;
-      for (const Tokens tokens : request.found) {
-        found += tokens;
-      }
-      series->add(request.prompt, found, backend->now());
-      if (observer != nullptr) {
-        observer->on_block_request(request);
-      }
+    std::uint32_t number = 0;
+    [[nodiscard]] bool wants_iterations() const override {
+      return observer != nullptr && observer->wants_iterations();
+    }
+    void on_iteration(const Iteration& iteration) override {
+      Iteration own = iteration;
+      own.instance = number;
+      observer->on_iteration(own);
     }
   };
   /// The streams of contexts, which the cluster has.
@@ -195,10 +193,8 @@ struct Cluster::Member {
 std::unique_ptr<Cluster::Member> Cluster::make_member(InstanceId number) {
   auto member = std::make_unique<Member>(*this, number);
   member->sessions.all = of_blocks_ ? &contexts_.streams() : nullptr;
-  member->observer.series = &series_[number.value];
-  // A turn that is prefilled and decoded apart is reported where it ends.
-  member->observer.observer = is_apart_ && number.value < first_decoder_ ? nullptr : observer_;
-  member->observer.backend = &member->backend;
+  member->observer.observer = observer_;
+  member->observer.number = number.value;
   Member* const made = member.get();
   member->instance.emplace(
       Instance::Setup{.config = kind(number).config,
@@ -554,13 +550,14 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   Turn& turn = turns_[request];
   router_of(turn.instance).finished(turn.id, in_group(turn.instance));
   count_requests(turn.instance);
+  const auto& parts = record.prompt_found;
+  series_[turn.instance.value].add(
+      record.prompt(),
+      of_blocks_ ? std::accumulate(parts.begin(), parts.end(), Tokens(0)) : record.found.reused,
+      clock_.now());
   if (turn.stage == Stage::prefill) [[unlikely]] {
     end_prefill(request, record);
     return false;
-  }
-  if (!of_blocks_) {
-    series_[turn.instance.value].add(record.history + record.input, record.found.reused,
-                                     clock_.now());
   }
   turn.in_flight = false;
   --in_flight_;
@@ -569,10 +566,13 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   own = record;
   own.arrived = turn.arrived;
   own.measured = measured;
+  own.instance = turn.instance.value;
   if (turn.stage == Stage::decode) [[unlikely]] {
     const Apart& apart = apart_[request];
     own.admitted = apart.prefilled.admitted;
     own.found = apart.prefilled.found;
+    own.prompt_found = apart.prefilled.prompt_found;
+    own.preemptions += apart.prefilled.preemptions;
     own.prefill_compute += apart.prefilled.prefill_compute;
     own.exposed_load += apart.prefilled.exposed_load;
   }

@@ -87,6 +87,7 @@ class Cluster final : private Dispatcher {
 
   /// The users, with what was counted of all turns.
   [[nodiscard]] Requests& users() { return users_; }
+  [[nodiscard]] const ClusterRouter& router() const { return router_; }
   /// Instances by number; one that was lost and came back is in the list twice, the second time
   /// with the same number.
   struct Served {

@@ -39,6 +39,10 @@ class ClusterRouter {
   }
   [[nodiscard]] std::int64_t instances() const { return std::ssize(loads_); }
   [[nodiscard]] bool wants_block_events() const { return needs_.block_events; }
+  /// It ranks instances by blocks of prompts that it sent them.
+  [[nodiscard]] bool knows_sent_blocks_only() const {
+    return needs_.blocks && !needs_.block_events;
+  }
   /// The listener to which an instance's store tells of blocks at the times of `set_now`.
   [[nodiscard]] BlockListener& listener(InstanceId instance) { return listeners_[instance.value]; }
   /// The tiers of the instances, the fastest first.

@@ -103,10 +103,20 @@ void Instance::run() {
   batcher_->check_invariants();
 }
 
+/// Batchers count bytes when their transfer starts. Bytes behind HBM count here when they move.
 std::vector<TierCounters> Instance::tier_counters() const {
   std::vector<TierCounters> counters;
   for (std::size_t i = 0; i < batcher_->tier_count(); ++i) {
-    counters.push_back(batcher_->counters(i));
+    TierCounters& tier = counters.emplace_back(batcher_->counters(i));
+    const Medium medium = batcher_->medium(i);
+    if (medium == Medium::hbm) {
+      continue;
+    }
+    for (std::size_t other = 0; other < kMedia; ++other) {
+      tier.in_flight += backend_.in_flight(static_cast<Medium>(other), medium);
+      tier.read -= backend_.in_flight(medium, static_cast<Medium>(other));
+    }
+    tier.written -= tier.in_flight;
   }
   return counters;
 }

@@ -35,6 +35,13 @@ struct RequestRecord {
   SimTime first_token;
   SimTime finished;
   Lookup found;
+  /// In a system of blocks: tokens of the whole prompt that were found, by medium. Those beyond the
+  /// history are KV of other sessions.
+  std::array<Tokens, kMedia> prompt_found{};
+  /// It was admitted, and lost its memory again, so many times.
+  std::int32_t preemptions = 0;
+  /// The instance that served it, in a cluster.
+  std::uint32_t instance = 0;
   /// Time of the prefill and its command's overhead, without waiting for stored KV. In an iteration
   /// with several prompts or running requests: this prompt's share, by computed tokens, of the time
   /// beyond that without prompts. `exposed_load` is then the share by tokens loaded.
@@ -48,6 +55,7 @@ struct RequestRecord {
   /// Admitted after warm-up.
   bool measured = false;
 
+  [[nodiscard]] Tokens prompt() const { return history + input; }
   /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }

@@ -440,6 +440,7 @@ void PagedBatcher::suspend_latest() {
   suspended_.insert(behind, slot);
   requests_.set_suspended(suspended_.size());
   ++preemptions_;
+  requests_.preempted(slot);
 }
 
 // ---- The GPUs ----
@@ -546,6 +547,7 @@ void PagedBatcher::finish_iteration() {
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,
       prompts == 1 ? requests_.request(prompts_.front().slot).session : std::int64_t{-1}, prompts);
+  report_iterations(mixes_, 1);
   if (mixes_ && !running_.empty()) {
     decode_per_request_ += decode / static_cast<std::int64_t>(running_.size());
     advance(1);
@@ -620,6 +622,19 @@ void PagedBatcher::start_decode() {
                          .iterations = iterations});
 }
 
+void PagedBatcher::report_iterations(bool decodes, std::int64_t iterations) {
+  if (!requests_.reports_iterations()) {
+    return;
+  }
+  for (const Prompt& prompt : prompts_) {
+    requests_.add_to_iteration(prompt.slot, prompt.part.added);
+  }
+  for (std::size_t i = 0; i < running_.size() && decodes; ++i) {
+    requests_.add_to_iteration(running_[i].slot, Tokens(0));
+  }
+  requests_.report_iterations(gpu_since_, iterations);
+}
+
 void PagedBatcher::finish_decode(std::int64_t iterations) {
   const SimDuration duration = backend_.now() - gpu_since_;
   const auto batch = static_cast<std::int64_t>(running_.size());
@@ -628,6 +643,7 @@ void PagedBatcher::finish_decode(std::int64_t iterations) {
   requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
   decode_per_request_ += duration / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
+  report_iterations(true, iterations);
   last_decode_ = duration;
   last_iterations_ = iterations;
   store_.reserve(Bytes(0));

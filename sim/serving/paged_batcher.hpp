@@ -162,6 +162,8 @@ class PagedBatcher final : public Batcher, private RunningView {
   [[nodiscard]] bool must_stall() const;
   [[gnu::noinline]] void tell_running_requests();
   void start_decode();
+  /// `decodes`: the running requests take part.
+  void report_iterations(bool decodes, std::int64_t iterations);
   void finish_decode(std::int64_t iterations);
   void advance(std::int64_t iterations);
   void finish_ended();

@@ -509,6 +509,10 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
   requests_.gpu_time().prefill += r.prefill_compute;
   requests_.gpu_time().exposed_load += waited;
   requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
+  if (requests_.reports_iterations()) {
+    requests_.add_to_iteration(slot, std::max(Tokens(1), r.prompt() - r.found.reused));
+    requests_.report_iterations(gpu_since_, 1);
+  }
   if (shares_) {
     tiers_.end_prefill(slot);
   }
@@ -547,6 +551,12 @@ void PrefillFirst::finish_decode(std::int64_t iterations) {
   last_iterations_ = iterations;
   decode_per_request_ += (now - gpu_since_) / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
+  if (requests_.reports_iterations()) {
+    for (const Running& one : running_) {
+      requests_.add_to_iteration(one.slot, Tokens(0));
+    }
+    requests_.report_iterations(gpu_since_, iterations);
+  }
   iteration_ += iterations;
   context_ += Tokens(iterations * batch);
   while (!running_.empty() && running_.back().finish_iteration == iteration_) {

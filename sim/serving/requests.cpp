@@ -36,6 +36,7 @@ Requests::Requests(const Setup& setup)
       backend_(*setup.backend),
       source_(*setup.sessions),
       observer_(setup.observer),
+      reports_iterations_(observer_ != nullptr && observer_->wants_iterations()),
       progress_(setup.progress),
       hbm_limit_(running_kv_capacity(*setup.config)),
       fitter_(*setup.config),
@@ -275,6 +276,32 @@ bool Requests::finish_dispatched(SessionSlot slot) {
     return true;
   }
   return false;
+}
+
+// ---- Iterations ----
+
+void Requests::add_to_iteration(SessionSlot slot, Tokens prompt) {
+  const RequestRecord& r = request(slot);
+  iteration_.parts.push_back({.session = r.session, .turn = r.turn, .prompt = prompt});
+}
+
+void Requests::report_iterations(SimTime begin, std::int64_t iterations) {
+  for (std::int64_t i = 1; i <= iterations; ++i) {
+    iteration_.begin = begin;
+    iteration_.end = i < iterations ? backend_.iteration_end(i) : backend_.now();
+    observer_->on_iteration(iteration_);
+    iteration_.preempted.clear();
+    begin = iteration_.end;
+  }
+  iteration_.parts.clear();
+}
+
+void Requests::preempted(SessionSlot slot) {
+  RequestRecord& r = request(slot);
+  ++r.preemptions;
+  if (reports_iterations_) {
+    iteration_.preempted.push_back({.session = r.session, .turn = r.turn});
+  }
 }
 
 // ---- Ends ----

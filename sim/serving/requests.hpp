@@ -29,29 +29,36 @@ struct InstanceLoad;
 enum class GpuActivity : std::uint8_t { prefill, decode, save_stall };
 [[nodiscard]] const char* to_string(GpuActivity activity);
 
-/// A turn that was replayed in a system of blocks.
-struct BlockRequest {
+/// A request's part of an iteration.
+struct IterationPart {
   std::int64_t session = 0;
   std::int64_t turn = 0;
-  SimTime arrived;
+  /// Tokens of its prompt that the iteration computes. 0: it computes a token of its response.
   Tokens prompt;
-  Tokens output;
-  /// Tokens of the prompt by tier, the fastest first.
-  std::vector<Tokens> found;
-  /// After warm-up.
-  bool measured = false;
+};
+
+/// One pass of the GPUs over the model.
+struct Iteration {
+  std::uint32_t instance = 0;
+  SimTime begin;
+  SimTime end;
+  std::vector<IterationPart> parts;
+  /// Requests that lost their memory since the iteration before.
+  std::vector<IterationPart> preempted;
 };
 
 /// Hears of a run as it goes; every member may be left as it is.
 class RunObserver : public TransferObserver {
  public:
   virtual void on_request(const RequestRecord&) {}
-  virtual void on_block_request(const BlockRequest&) {}
   /// The stationary state is reached: none of the requests so far are measured.
   virtual void on_measurement_restart() {}
   /// `session` is that of the prefilled request, or -1.
   virtual void on_gpu(GpuActivity, SimTime /*begin*/, SimTime /*end*/, std::int64_t /*session*/,
                       std::int64_t /*batch*/) {}
+  /// Whether it wants each iteration, which takes a call for each token of a response.
+  [[nodiscard]] virtual bool wants_iterations() const { return false; }
+  virtual void on_iteration(const Iteration&) {}
   virtual void on_queue(std::size_t /*length*/, SimTime) {}
   /// The session will not come back.
   virtual void on_session_end(EntryKey, SimTime) {}
@@ -251,19 +258,16 @@ class Requests final : public QueueView {
     }
   }
 
-  /// The turn in a slot finishes now; tokens of its prompt were found, by tier.
-  void report_blocks(SessionSlot slot, Tokens prompt, const std::vector<Tokens>& found) {
-    if (observer_ != nullptr) {
-      const RequestRecord& r = request(slot);
-      observer_->on_block_request({.session = r.session,
-                                   .turn = r.turn,
-                                   .arrived = r.arrived,
-                                   .prompt = prompt,
-                                   .output = r.output,
-                                   .found = found,
-                                   .measured = r.measured});
-    }
-  }
+  // Iterations, if an observer wants them.
+
+  [[nodiscard]] bool reports_iterations() const { return reports_iterations_; }
+  /// The request takes part in the iteration that ends now, with so many tokens of its prompt or,
+  /// if 0, a token of its response.
+  void add_to_iteration(SessionSlot slot, Tokens prompt);
+  /// The iteration, or the first of so many of a decode, began then. The last one ends now.
+  void report_iterations(SimTime begin, std::int64_t iterations);
+  /// An admitted request loses its memory.
+  void preempted(SessionSlot slot);
 
   // Counters.
 
@@ -349,6 +353,9 @@ class Requests final : public QueueView {
   Backend& backend_;
   SessionSource& source_;
   RunObserver* observer_;
+  bool reports_iterations_;
+  /// The next one to be reported.
+  Iteration iteration_;
   std::function<void(std::int64_t)> progress_;
   std::unique_ptr<OrderPolicy> order_;
   const StoredKv* stored_ = nullptr;

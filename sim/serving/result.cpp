@@ -458,7 +458,8 @@ Json block_hits_report(const BlockHits& hits, const Batcher& batcher) {
                         : Json(ratio(static_cast<double>(tokens), static_cast<double>(whole)));
     };
     for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
-      json[to_string(batcher.medium(i))] = value(hits.hit_tokens[i]);
+      const Medium medium = batcher.medium(i);
+      json[to_string(medium)] = value(hits.hit_tokens[static_cast<std::size_t>(medium)]);
     }
     json["total"] = value(hits.hit_tokens_in_all());
     return json;
@@ -557,6 +558,7 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
       moved.block_waste += now.block_waste - before.block_waste;
       moved.read += now.read - before.read;
       moved.written += now.written - before.written;
+      moved.in_flight += now.in_flight;
       moved.insertions += now.insertions - before.insertions;
       moved.evictions += now.evictions - before.evictions;
       moved.refused += now.refused - before.refused;
@@ -574,11 +576,13 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
              {"block_waste_share", ratio(moved.block_waste.value, moved.blocks.value)},
              {"read_bytes", moved.read.value},
              {"written_bytes", moved.written.value},
+             {"in_flight_bytes", moved.in_flight.value},
              {"insertions", moved.insertions},
              {"evictions", moved.evictions},
              {"filling", is_filling(moved.evictions, peak_before, peak)}};
     if (config.system.blocks) {
       tiers_json[to_string(batcher.medium(i))]["refused_blocks"] = moved.refused;
+      tiers_json[to_string(batcher.medium(i))]["found_before_written"] = batcher.finds_unwritten(i);
     }
   }
   m["tiers"] = tiers_json;

@@ -471,6 +471,8 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   metrics["cluster"] =
       Json{{"instances", config.cluster.instances},
            {"router", config.cluster.router.name},
+           {"router_ignores_tiers",
+            cluster.router().knows_sent_blocks_only() && config.system.tiers.count() > 1},
            {"requests_sent_again", cluster.sent_again()},
            {"imbalance",
             {{"requests", imbalance(of_instances, "measured_requests")},

@@ -44,6 +44,12 @@ struct Lookup {
     }
     return tokens;
   }
+  /// Tokens of `reused` by medium.
+  [[nodiscard]] std::array<Tokens, kMedia> by_medium() const {
+    std::array<Tokens, kMedia> all = nearer;
+    all[static_cast<std::size_t>(medium)] = there();
+    return all;
+  }
   [[nodiscard]] Tokens in_hbm() const { return nearer[static_cast<std::size_t>(Medium::hbm)]; }
 };
 

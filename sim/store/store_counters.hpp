@@ -15,6 +15,8 @@ struct TierCounters {
   std::int64_t refused = 0;  // blocks that found no room
   Bytes read;
   Bytes written;
+  /// On their way to the tier, and not written yet. A store does not know them.
+  Bytes in_flight;
   /// Entries stored or grown; whole blocks that they take, and of that what holds no KV.
   std::int64_t stores = 0;
   Bytes blocks;

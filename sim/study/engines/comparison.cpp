@@ -170,14 +170,23 @@ class AtOnce final : public SessionSource {
 /// Collects the hits of each request of a run.
 class FoundBySession final : public RunObserver {
  public:
-  explicit FoundBySession(std::size_t requests) : found_(requests, {.by_pool = {Tokens(0)}}) {}
-  void on_block_request(const BlockRequest& request) override {
-    found_[static_cast<std::size_t>(request.session)] = {.by_pool = request.found};
+  FoundBySession(std::size_t requests, const TiersConfig& tiers)
+      : found_(requests, {.by_pool = {Tokens(0)}}) {
+    for_each_tier(tiers,
+                  [&](const char* name, const TierConfig&) { media_.push_back(medium_of(name)); });
+  }
+  void on_request(const RequestRecord& request) override {
+    std::vector<Tokens>& found = found_[static_cast<std::size_t>(request.session)].by_pool;
+    found.clear();
+    for (const Medium medium : media_) {
+      found.push_back(request.prompt_found[static_cast<std::size_t>(medium)]);
+    }
   }
   [[nodiscard]] const std::vector<Found>& found() const { return found_; }
 
  private:
   std::vector<Found> found_;
+  std::vector<Medium> media_;
 };
 
 void stop_if_asked(const CompareOptions& options) {
@@ -191,13 +200,13 @@ std::vector<Found> run_in_steps(const OracleKind& kind, std::size_t requests,
                                 const HashTrace& trace, const ConfigDirectory& presets,
                                 const CompareOptions& options) {
   AtOnce source(trace, requests, kind.with_output);
-  FoundBySession found(requests);
+  const RunConfig config = preset_config(kind, kind.gpu, kind.cpu, trace, presets);
+  FoundBySession found(requests, config.system.tiers);
   RunOptions how;
   how.stepping = options.reference ? DecodeStepping::per_iteration : DecodeStepping::closed_form;
   how.observer = &found;
   how.progress = [&](std::int64_t) { stop_if_asked(options); };
-  static_cast<void>(replay_steps(preset_config(kind, kind.gpu, kind.cpu, trace, presets), source,
-                                 builtin_policies(), how));
+  static_cast<void>(replay_steps(config, source, builtin_policies(), how));
   return found.found();
 }
 

@@ -125,6 +125,23 @@ std::string tiers_without_evictions(const Json& result, bool full) {
   return detail::join(names, " and ");
 }
 
+/// A sentence for each tier in which KV is found before it is written, if more than a hundredth of
+/// what came to it was not written at the end.
+std::string describe_unwritten(const std::string& system, const Json& result) {
+  std::string text;
+  for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
+    const auto in_flight = tier["in_flight_bytes"].get<double>();
+    const double given = in_flight + tier["written_bytes"].get<double>();
+    if (tier.value("found_before_written", false) && in_flight > given / 100) {
+      text += fmt::format(
+          "\n{}: KV in {} is found before it is written. Of {:.4g} GB, {:.4g} GB were not written "
+          "at the end, so the hit rate is too high.\n",
+          system, name, given * 1e-9, in_flight * 1e-9);
+    }
+  }
+  return text;
+}
+
 /// Adds the times of one profile to the counts of another use of it.
 void add_timing(Json& sum, const Json& timing) {
   for (const char* part : {"prefills", "decode_iterations"}) {
@@ -164,6 +181,15 @@ std::string notes(const Comparison& comparison) {
     if (!full.empty()) {
       text += fmt::format("\n{}: {} evicts nothing, and new KV found no room there.\n",
                           column.system, full);
+    }
+    text += describe_unwritten(column.system, column.results.front());
+    const Json& metrics = column.results.front()["metrics"];
+    if (metrics.contains("cluster") && metrics["cluster"].value("router_ignores_tiers", false)) {
+      text += fmt::format(
+          "\n{}: router {} knows the prompts that it sent to each instance, not what the tiers "
+          "behind "
+          "HBM hold.\n",
+          column.system, metrics["cluster"]["router"].get<std::string>());
     }
     if (!filling.empty()) {
       systems_by_filling[filling].push_back(column.system);

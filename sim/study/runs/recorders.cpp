@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/policy/demand_name.hpp"
+#include "sim/serving/store_rules.hpp"
 
 namespace kvtier {
 namespace {
@@ -23,23 +24,34 @@ double microseconds(SimTime time) { return static_cast<double>(time.ns) * 1e-3; 
 
 }  // namespace
 
-RequestRecorder::RequestRecorder(const std::string& path) : file_(path) {
-  file_.write(
+RequestRecorder::RequestRecorder(const std::string& path, const SystemConfig& system)
+    : file_(path), of_blocks_(system.blocks.has_value()) {
+  std::string header =
       "session,turn,measured,arrived_seconds,admitted_seconds,first_token_seconds,finished_seconds,"
-      "history_tokens,"
-      "input_tokens,output_tokens,truncated_tokens,reused_tokens,found_in,late,lost_because,"
-      "exposed_load_seconds\n");
+      "prompt_tokens,history_tokens,input_tokens,output_tokens,truncated_tokens,reused_tokens,"
+      "found_in,late,lost_because,exposed_load_seconds,preemptions,instance";
+  for_each_tier(system.tiers, [&](const char* name, const TierConfig&) {
+    header += fmt::format(",found_{}_tokens", name);
+    tiers_.push_back(medium_of(name));
+  });
+  file_.write(header + "\n");
 }
 
 void RequestRecorder::add(const RequestRecord& r) {
   const bool found = r.found.reused.value > 0;
   const LossCause loss = r.lost_because();
-  file_.write(fmt::format(
-      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r.session, r.turn, r.measured ? 1 : 0,
-      r.arrived.seconds(), r.admitted.seconds(), r.first_token.seconds(), r.finished.seconds(),
-      r.history.value, r.input.value, r.output.value, r.truncated.value, r.found.reused.value,
-      found ? kvtier::to_string(r.found.medium) : "", r.found.late ? 1 : 0,
-      loss == LossCause::none ? "" : kvtier::to_string(loss), r.exposed_load.seconds()));
+  std::string row = fmt::format(
+      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", r.session, r.turn,
+      r.measured ? 1 : 0, r.arrived.seconds(), r.admitted.seconds(), r.first_token.seconds(),
+      r.finished.seconds(), r.prompt().value, r.history.value, r.input.value, r.output.value,
+      r.truncated.value, r.found.reused.value, found ? kvtier::to_string(r.found.medium) : "",
+      r.found.late ? 1 : 0, loss == LossCause::none ? "" : kvtier::to_string(loss),
+      r.exposed_load.seconds(), r.preemptions, r.instance);
+  const std::array<Tokens, kMedia> by_medium = of_blocks_ ? r.prompt_found : r.found.by_medium();
+  for (const Medium tier : tiers_) {
+    row += fmt::format(",{}", by_medium[static_cast<std::size_t>(tier)].value);
+  }
+  file_.write(row + "\n");
 }
 
 void RequestRecorder::restart_measurement() {
@@ -51,23 +63,25 @@ void RequestRecorder::restart_measurement() {
   });
 }
 
-BlockRequestRecorder::BlockRequestRecorder(const std::string& path,
-                                           const std::vector<std::string>& tiers)
-    : file_(path) {
-  std::string header = "session,turn,measured,arrived_seconds,prompt_tokens,output_tokens";
-  for (const std::string& tier : tiers) {
-    header += ",found_" + tier + "_tokens";
+void IterationRecorder::add(const Iteration& iteration) {
+  const auto named = [](const IterationPart& part) {
+    return fmt::format("\"session\":{},\"turn\":{}", part.session, part.turn);
+  };
+  std::string requests;
+  for (const IterationPart& part : iteration.parts) {
+    requests += fmt::format("{}{{{},\"{}\":{}}}", requests.empty() ? "" : ",", named(part),
+                            part.prompt.value > 0 ? "prompt_tokens" : "response_tokens",
+                            std::max<std::int64_t>(1, part.prompt.value));
   }
-  file_.write(header + "\n");
-}
-
-void BlockRequestRecorder::add(const BlockRequest& r) {
-  std::string row = fmt::format("{},{},{},{},{},{}", r.session, r.turn, r.measured ? 1 : 0,
-                                r.arrived.seconds(), r.prompt.value, r.output.value);
-  for (const Tokens tokens : r.found) {
-    row += fmt::format(",{}", tokens.value);
+  std::string preempted;
+  for (const IterationPart& part : iteration.preempted) {
+    preempted += fmt::format("{}{{{}}}", preempted.empty() ? "" : ",", named(part));
   }
-  file_.write(row + "\n");
+  file_.write(fmt::format(
+      "{{\"instance\":{},\"begin_seconds\":{},\"duration_seconds\":{},\"requests\":[{}],"
+      "\"preempted\":[{}]}}\n",
+      iteration.instance, iteration.begin.seconds(), (iteration.end - iteration.begin).seconds(),
+      requests, preempted));
 }
 
 TimelineRecorder::TimelineRecorder(const std::string& path) : file_(path) {
@@ -267,12 +281,6 @@ void Recorders::on_request(const RequestRecord& record) {
   }
 }
 
-void Recorders::on_block_request(const BlockRequest& request) {
-  if (block_requests) {
-    block_requests->add(request);
-  }
-}
-
 void Recorders::on_measurement_restart() {
   if (requests) {
     requests->restart_measurement();
@@ -308,8 +316,8 @@ void Recorders::commit() {
   if (requests) {
     requests->commit();
   }
-  if (block_requests) {
-    block_requests->commit();
+  if (iterations) {
+    iterations->commit();
   }
   if (timeline) {
     timeline->commit();

@@ -13,10 +13,11 @@
 /// Recorders of a run. Each file appears under its name only when complete.
 namespace kvtier {
 
-/// Writes a CSV row for each finished turn, in order of finishing.
+/// Writes a CSV row for each finished turn, in order of finishing. The last columns have the tokens
+/// of its prompt that were found in each tier of the system.
 class RequestRecorder {
  public:
-  explicit RequestRecorder(const std::string& path);
+  RequestRecorder(const std::string& path, const SystemConfig& system);
   void add(const RequestRecord& record);
   /// Marks all rows so far as not measured.
   void restart_measurement();
@@ -24,14 +25,16 @@ class RequestRecorder {
 
  private:
   AtomicFile file_;
+  bool of_blocks_;
+  std::vector<Medium> tiers_;
 };
 
-/// Writes a CSV row for each request of a system of blocks, with the tokens found in each tier.
-class BlockRequestRecorder {
+/// Writes a JSON line for each iteration of the GPUs: its requests with the tokens that it computed
+/// of each, and the requests that were preempted before it.
+class IterationRecorder {
  public:
-  /// `tiers` has the names of the tiers, the fastest first.
-  BlockRequestRecorder(const std::string& path, const std::vector<std::string>& tiers);
-  void add(const BlockRequest& request);
+  explicit IterationRecorder(const std::string& path) : file_(path) {}
+  void add(const Iteration& iteration);
   void commit() { file_.commit(); }
 
  private:
@@ -134,21 +137,22 @@ inline constexpr std::size_t kOccupancySamplesMost = 240;
 class Recorders final : public RunObserver {
  public:
   std::unique_ptr<RequestRecorder> requests;
-  std::unique_ptr<BlockRequestRecorder> block_requests;
+  std::unique_ptr<IterationRecorder> iterations;
   std::unique_ptr<TimelineRecorder> timeline;
   std::unique_ptr<DecisionRecorder> decisions;
   std::unique_ptr<OccupancyRecorder> occupancy;
 
   void on_request(const RequestRecord& record) override;
-  void on_block_request(const BlockRequest& request) override;
   void on_measurement_restart() override;
   void on_gpu(GpuActivity activity, SimTime begin, SimTime end, std::int64_t session,
               std::int64_t batch) override;
+  [[nodiscard]] bool wants_iterations() const override { return iterations != nullptr; }
+  void on_iteration(const Iteration& iteration) override { iterations->add(iteration); }
   void on_queue(std::size_t length, SimTime now) override;
   void on_transfer(const TransferRecord& transfer) override;
   void on_session_end(EntryKey key, SimTime now) override;
   [[nodiscard]] bool any() const {
-    return requests || block_requests || timeline || decisions || occupancy;
+    return requests || iterations || timeline || decisions || occupancy;
   }
   void commit();
 };

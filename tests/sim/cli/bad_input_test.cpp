@@ -685,14 +685,15 @@ TEST_F(BadCapacity, RefusesAMalformedCondition) {
 
 TEST_F(BadCapacity, RefusesOptionsOfASingleRun) {
   write_run();
-  expect_bad_input(
-      {"simulate", "run.json", "--find-capacity", "turns>=1", "--untimed", "--print-config",
-       "--requests", "a.csv", "--timeline", "b.json", "--decisions", "c.jsonl"},
-      {"--untimed: a replay without a clock has no arrival rate",
-       "--print-config: runs nothing, --find-capacity searches",
-       "--requests: shows one run, --find-capacity makes many",
-       "--timeline: shows one run, --find-capacity makes many",
-       "--decisions: shows one run, --find-capacity makes many"});
+  expect_bad_input({"simulate", "run.json", "--find-capacity", "turns>=1", "--untimed",
+                    "--print-config", "--requests", "a.csv", "--timeline", "b.json", "--decisions",
+                    "c.jsonl", "--iterations", "d.jsonl"},
+                   {"--untimed: a replay without a clock has no arrival rate",
+                    "--print-config: runs nothing, --find-capacity searches",
+                    "--requests: shows one run, --find-capacity makes many",
+                    "--iterations: shows one run, --find-capacity makes many",
+                    "--timeline: shows one run, --find-capacity makes many",
+                    "--decisions: shows one run, --find-capacity makes many"});
 }
 
 TEST_F(BadCapacity, NeedsRunsThatAreLongEnough) {

@@ -49,7 +49,7 @@ TEST_F(Simulate, GivesTheSameBytesForTheSameSeed) {
 }
 
 TEST_F(Simulate, GivesTheSameBytesWhenItStepsEveryIteration) {
-  const Names outputs{"--json", "--requests", "--timeline", "--decisions"};
+  const Names outputs{"--json", "--requests", "--iterations", "--timeline", "--decisions"};
   Names fast{"simulate", "run.json"};
   Names slow{"simulate", "run.json", "--reference"};
   for (const std::string& option : outputs) {
@@ -60,7 +60,18 @@ TEST_F(Simulate, GivesTheSameBytesWhenItStepsEveryIteration) {
   ASSERT_EQ(kvtier(slow).code, 0);
   EXPECT_EQ(read("fast--json"), read("slow--json"));
   EXPECT_EQ(read("fast--requests"), read("slow--requests"));
+  EXPECT_EQ(read("fast--iterations"), read("slow--iterations"));
   EXPECT_EQ(read("fast--decisions"), read("slow--decisions"));
+}
+
+TEST_F(Simulate, RefusesDecisionsOfASystemOfBlocks) {
+  const Outcome outcome =
+      kvtier({"simulate", "run.json", "--set", "/system=vllm", "--decisions", "decisions.jsonl"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("/system/blocks: --decisions has no decisions of a system of blocks"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_EQ(files(), Names{"run.json"});
 }
 
 TEST_F(Simulate, ResultDoesNotDependOnOtherOutputs) {
@@ -690,9 +701,9 @@ TEST_F(Help, DescribesEveryCommandAndOption) {
        {"simulate", "compare", "sweep", "plan", "breakeven", "reproduce", "list", "trace", "schema",
         "calibrate", "--config-dir", "--version"}},
       {{"simulate"},
-       {"CONFIG", "--set", "--seed", "--json", "--requests", "--timeline", "--decisions",
-        "--expect", "--update-expect", "--find-capacity", "--replications", "--tolerance",
-        "--untimed", "--bound", "--print-config", "--reference"}},
+       {"CONFIG", "--set", "--seed", "--json", "--requests", "--iterations", "--timeline",
+        "--decisions", "--expect", "--update-expect", "--find-capacity", "--replications",
+        "--tolerance", "--untimed", "--bound", "--print-config", "--reference"}},
       {{"compare"},
        {"CONFIG", "--systems", "--replications", "--bound", "--set", "--seed", "--json", "--expect",
         "--update-expect"}},

@@ -19,8 +19,9 @@ class Outputs : public ProgramTest {
  protected:
   Outputs() { write_run(); }
 
-  const Names all_outputs_{"--json",     "out.json",      "--requests",  "requests.csv",
-                           "--timeline", "timeline.json", "--decisions", "decisions.jsonl"};
+  const Names all_outputs_{"--json",       "out.json",        "--requests",  "requests.csv",
+                           "--timeline",   "timeline.json",   "--decisions", "decisions.jsonl",
+                           "--iterations", "iterations.jsonl"};
 
   [[nodiscard]] Names simulate(Names more) const {
     Names arguments{"simulate", "run.json"};
@@ -32,8 +33,8 @@ class Outputs : public ProgramTest {
 
 TEST_F(Outputs, AreAllThereAfterARun) {
   ASSERT_EQ(kvtier(simulate({})).code, 0);
-  EXPECT_EQ(files(),
-            (Names{"decisions.jsonl", "out.json", "requests.csv", "run.json", "timeline.json"}));
+  EXPECT_EQ(files(), (Names{"decisions.jsonl", "iterations.jsonl", "out.json", "requests.csv",
+                            "run.json", "timeline.json"}));
   EXPECT_EQ(read_json("out.json")["format"], "kvtier.result/1");
   EXPECT_TRUE(read_json("timeline.json")["traceEvents"].is_array());
   EXPECT_EQ(read("requests.csv").find("session,turn,measured,"), 0U);

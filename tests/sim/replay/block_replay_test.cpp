@@ -42,8 +42,8 @@ std::string refused(const RunConfig& config) {
 
 class Requests final : public RunObserver {
  public:
-  void on_block_request(const BlockRequest& request) override { all.push_back(request); }
-  std::vector<BlockRequest> all;
+  void on_request(const RequestRecord& request) override { all.push_back(request); }
+  std::vector<RequestRecord> all;
 };
 
 TEST(BlockReplay, RefusesKeysOfClustersThatNeedAClock) {
@@ -71,9 +71,9 @@ TEST(BlockReplay, FindsThePrefixOfAnyEarlierRequest) {
   const Json metrics =
       replay_blocks(config, source, builtin_policies(), {.observer = &requests})["metrics"];
   ASSERT_EQ(requests.all.size(), 3U);
-  EXPECT_EQ(requests.all[0].found, std::vector{Tokens(0)});
-  EXPECT_EQ(requests.all[1].found, std::vector{Tokens(8)});
-  EXPECT_EQ(requests.all[2].found, std::vector{Tokens(8)});  // all but the last token's block
+  EXPECT_EQ(requests.all[0].prompt_found[1], Tokens(0));
+  EXPECT_EQ(requests.all[1].prompt_found[1], Tokens(8));
+  EXPECT_EQ(requests.all[2].prompt_found[1], Tokens(8));  // all but the last token's block
   EXPECT_EQ(metrics["turns"], 3);
   EXPECT_EQ(metrics["turns_with_hits"], 2);
   EXPECT_EQ(metrics["hit_tokens"]["dram"], 16);
@@ -131,14 +131,14 @@ TEST(BlockReplay, ARoundFindsAllBlocksOfTheRoundsBefore) {
         Requests requests;
         static_cast<void>(simulate_untimed(config, builtin_policies(), {.observer = &requests}));
         ASSERT_EQ(requests.all.size(), 48U);
-        for (const BlockRequest& request : requests.all) {
+        for (const RequestRecord& request : requests.all) {
           // The round before left KV of all of its tokens but the last one: its prompt and 22 of
           // its response. A first round finds the prefix, if another client was there before.
           const std::int64_t stored = request.turn > 0 ? prefix + own + request.turn * 73 - 1
                                       : &request == &requests.all.front() ? 0
                                                                           : prefix;
-          EXPECT_EQ(request.prompt, Tokens(prefix + own + request.turn * 73 + 50));
-          EXPECT_EQ(request.found.front(), Tokens(stored / block * block))
+          EXPECT_EQ(request.prompt(), Tokens(prefix + own + request.turn * 73 + 50));
+          EXPECT_EQ(request.prompt_found[1], Tokens(stored / block * block))
               << "round " << request.turn << ", blocks of " << block;
         }
       }

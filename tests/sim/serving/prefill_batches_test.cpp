@@ -208,7 +208,7 @@ TEST(PrefillBatches, ARequestIsPassedOverUntilItsFetchIsComplete) {
     EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
     const BlockHits& hits = *run.instance.batcher().block_hits();
     EXPECT_EQ(hits.hit_tokens[1], 0);
-    EXPECT_EQ(hits.hit_tokens[2], 10);
+    EXPECT_EQ(hits.hit_tokens[3], 10);
     EXPECT_EQ(run.instance.batcher().counters(2).read, kv(10));
   }
 }
@@ -231,7 +231,7 @@ TEST(PrefillBatches, ARequestTakesTheTokensFetchedUntilItsTurn) {
     // in 2.6.
     EXPECT_EQ(run.request(0, 1).admitted, at_ms(505));
     EXPECT_EQ(run.request(0, 1).first_token, at_ms(518) + SimDuration(800'000));
-    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[2], 2);
+    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[3], 2);
   }
 }
 
@@ -249,7 +249,7 @@ TEST(PrefillBatches, AFetchEndsAtItsDeadline) {
     // 11 tokens in 2.2.
     EXPECT_LE(at_ms(510) - run.request(0, 1).admitted, SimDuration(2));
     EXPECT_EQ(run.request(0, 1).first_token - run.request(0, 1).admitted, SimDuration(12'600'000));
-    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[2], 4);
+    EXPECT_EQ(run.instance.batcher().block_hits()->hit_tokens[3], 4);
   }
 }
 

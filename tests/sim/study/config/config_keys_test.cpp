@@ -970,7 +970,8 @@ TEST(PerformanceSettings, MoveNoResult) {
         << system << ", one event an iteration";
 
     Recorders recorders;
-    recorders.requests = std::make_unique<RequestRecorder>(dir.path("requests.csv"));
+    recorders.requests = std::make_unique<RequestRecorder>(dir.path("requests.csv"), config.system);
+    recorders.iterations = std::make_unique<IterationRecorder>(dir.path("iterations.jsonl"));
     recorders.timeline = std::make_unique<TimelineRecorder>(dir.path("timeline.json"));
     recorders.decisions = std::make_unique<DecisionRecorder>(dir.path("decisions.jsonl"));
     RunOptions watched;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/core/file.hpp"
@@ -64,7 +65,9 @@ class Recording : public testing::Test {
                                       "/serving/slots=24"};
     settings.insert(settings.end(), more.begin(), more.end());
     Recorders recorders;
-    recorders.requests = std::make_unique<RequestRecorder>(dir_.path("requests.csv"));
+    const RunConfig config = resolved("examples/planner-70.json", settings);
+    recorders.requests =
+        std::make_unique<RequestRecorder>(dir_.path("requests.csv"), config.system);
     recorders.timeline = std::make_unique<TimelineRecorder>(dir_.path("timeline.json"));
     recorders.decisions = std::make_unique<DecisionRecorder>(dir_.path("decisions.jsonl"));
     recorders.occupancy = std::make_unique<OccupancyRecorder>();
@@ -72,7 +75,7 @@ class Recording : public testing::Test {
     options.on_start = [&](const Instance& instance) { recorders.occupancy->watch(instance); };
     options.observer = &recorders;
     options.decisions = recorders.decisions.get();
-    result_ = simulate(resolved("examples/planner-70.json", settings), builtin_policies(), options);
+    result_ = simulate(config, builtin_policies(), options);
     EXPECT_FALSE(std::filesystem::exists(dir_.path("requests.csv"))) << "not yet complete";
     recorders.commit();
     occupancy_ = recorders.occupancy->to_json();
@@ -417,9 +420,95 @@ TEST_F(SmallTimeline, SavesThePromptDuringDecode) {
   EXPECT_TRUE(within(saves_[1], gpu_[kPrefillOf1]));
 }
 
+using Turn = std::pair<std::int64_t, std::int64_t>;
+
+/// Adds up the iterations of a run.
+class IterationSums final : public RunObserver {
+ public:
+  [[nodiscard]] bool wants_iterations() const override { return true; }
+  void on_iteration(const Iteration& iteration) override {
+    SimTime& end = ends[iteration.instance];
+    EXPECT_GE(iteration.begin, end) << "one after the other";
+    EXPECT_GT(iteration.end, iteration.begin);
+    end = iteration.end;
+    EXPECT_FALSE(iteration.parts.empty());
+    for (const IterationPart& part : iteration.parts) {
+      (part.prompt.value > 0 ? prompts : responses)[{part.session, part.turn}] +=
+          std::max<std::int64_t>(1, part.prompt.value);
+    }
+    for (const IterationPart& part : iteration.preempted) {
+      ++preempted[{part.session, part.turn}];
+    }
+  }
+  void on_request(const RequestRecord& record) override { requests.push_back(record); }
+
+  std::map<std::uint32_t, SimTime> ends;
+  std::map<Turn, std::int64_t> prompts;
+  std::map<Turn, std::int64_t> responses;
+  std::map<Turn, std::int64_t> preempted;
+  std::vector<RequestRecord> requests;
+};
+
+TEST(Iterations, HaveEachTokenThatIsComputedInEachSystem) {
+  std::int64_t preemptions = 0;
+  for (const std::string& system : presets().names("systems")) {
+    for (const std::size_t instances : {1U, 2U}) {
+      SCOPED_TRACE(fmt::format("{}, {} instances", system, instances));
+      const RunConfig config = resolved(
+          "examples/planner-70.json",
+          {R"(/hardware/cxl={"capacity": "16GiB", "price": "0$/h/GiB", "bandwidth": {"read": "10GB/s", "write": "10GB/s", "both": "10GB/s"}})",
+           "/system=" + system, "/workload/sessions=24", "/workload/arrival_rate=4/s",
+           "/workload/think_time/mean=1s", "/workload/measure=all", "/hardware/dram/capacity=24GiB",
+           (system.starts_with("hbm_") ? "/hardware/hbm/capacity=40GiB"
+                                       : "/hardware/hbm/capacity=20GiB"),
+           fmt::format("/cluster/instances={}", instances)});
+      IterationSums sums;
+      const Json result = simulate(config, builtin_policies(), {.observer = &sums});
+      EXPECT_EQ(sums.ends.size(), instances);
+      const bool of_blocks = config.system.blocks.has_value();
+      std::int64_t preempted = 0;
+      for (const RequestRecord& r : sums.requests) {
+        const Turn turn(r.session, r.turn);
+        EXPECT_EQ(sums.preempted[turn], r.preemptions);
+        EXPECT_LT(r.instance, instances);
+        preempted += r.preemptions;
+        if (r.preemptions > 0) {
+          continue;  // it computes some of its tokens again
+        }
+        std::int64_t found = 0;
+        for (const Tokens tokens : of_blocks ? r.prompt_found : r.found.by_medium()) {
+          found += tokens.value;
+        }
+        EXPECT_EQ(sums.prompts[turn], std::max<std::int64_t>(1, r.prompt().value - found));
+        EXPECT_EQ(sums.responses[turn], r.output.value - 1) << "its prompt gave the first token";
+      }
+      EXPECT_EQ(preempted, result["metrics"]["preemptions"].get<std::int64_t>());
+      preemptions += preempted;
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
+TEST(IterationRecorder, WritesALineForEachIteration) {
+  const TempDir dir;
+  IterationRecorder recorder(dir.path("iterations.jsonl"));
+  recorder.add(
+      {.instance = 1,
+       .begin = SimTime(500'000'000),
+       .end = SimTime(750'000'000),
+       .parts = {{.session = 3, .turn = 0, .prompt = Tokens(512)}, {.session = 4, .turn = 2}},
+       .preempted = {{.session = 5, .turn = 1}}});
+  recorder.commit();
+  EXPECT_EQ(read_text_file(dir.path("iterations.jsonl")),
+            "{\"instance\":1,\"begin_seconds\":0.5,\"duration_seconds\":0.25,\"requests\":["
+            "{\"session\":3,\"turn\":0,\"prompt_tokens\":512},"
+            "{\"session\":4,\"turn\":2,\"response_tokens\":1}],"
+            "\"preempted\":[{\"session\":5,\"turn\":1}]}\n");
+}
+
 TEST_F(Recording, LeavesNothingBehindWithoutCommit) {
   {
-    RequestRecorder requests(dir_.path("requests.csv"));
+    RequestRecorder requests(dir_.path("requests.csv"), SystemConfig{});
     TimelineRecorder timeline(dir_.path("timeline.json"));
     DecisionRecorder decisions(dir_.path("decisions.jsonl"));
     requests.add(RequestRecord{});
