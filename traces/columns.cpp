@@ -47,6 +47,17 @@ void take_unit(std::string& name, TraceColumns& columns, std::vector<std::string
   name.resize(colon);
 }
 
+/// Removes a `:total` or `:new` from the name of the input's column, and stores the meaning.
+void take_meaning(std::string& name, TraceColumns& columns) {
+  for (const auto& [word, meaning] : enum_names(InputTokens{})) {
+    if (meaning != InputTokens::automatic && name.ends_with(fmt::format(":{}", word))) {
+      columns.input_tokens = meaning;
+      name.resize(name.size() - word.size() - 1);
+      return;
+    }
+  }
+}
+
 void check(const TraceColumns& columns, std::vector<std::string>& problems) {
   using Meaning = TraceColumns::Meaning;
   for (const Meaning needed : {Meaning::time, Meaning::input, Meaning::output}) {
@@ -57,6 +68,10 @@ void check(const TraceColumns& columns, std::vector<std::string>& problems) {
   if (columns.has(Meaning::hashes) != columns.block.has_value()) {
     problems.emplace_back(columns.block ? "block: the tokens of a block need hashes=COLUMN"
                                         : "hashes: expected block=TOKENS beside it");
+  }
+  if (columns.has(Meaning::hashes) && columns.input_tokens == InputTokens::new_tokens) {
+    problems.emplace_back(
+        "input: hashes name the blocks of whole prompts, expected total, got new");
   }
   for (std::size_t i = 0; i < columns.names.size(); ++i) {
     for (std::size_t k = 0; k < i; ++k) {
@@ -111,6 +126,8 @@ std::optional<TraceColumns> parse_columns(std::string_view text, const std::stri
       const auto place = static_cast<std::size_t>(meaning - TraceColumns::kMeanings.begin());
       if (place == TraceColumns::time) {
         take_unit(value, columns, problems);
+      } else if (place == TraceColumns::input) {
+        take_meaning(value, columns);
       }
       columns.names[place] = std::move(value);
     }

@@ -12,6 +12,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/units.hpp"
+#include "traces/input_tokens.hpp"
 #include "traces/timestamp.hpp"
 
 namespace kvtier {
@@ -20,11 +21,13 @@ class CsvReader;
 
 /// The meaning of the columns of a table of requests, written as a text:
 ///
+///     time=ts_ms:ms,input=prompt_tokens:total,output=completion_tokens,session=conv
 ///     time=ts_ms:ms,input=prompt_tokens,output=completion_tokens,hashes=blocks,session=conv,block=64
 ///
 /// `time`, `input` and `output` are required. The time's unit is s, ms, us or ns; without a unit
-/// parse_timestamp reads the times. `hashes` names the column of a prompt's block hashes, and needs
-/// `block`, the tokens of a block. `session` names the column of sessions.
+/// parse_timestamp reads the times. The input is `total` (whole prompts) or `new` (see
+/// InputTokens); with hashes it is always total. `hashes` names the column of a prompt's block
+/// hashes, and needs `block`, the tokens of a block. `session` names the column of sessions.
 struct TraceColumns {
   enum Meaning : std::size_t { time, input, output, hashes, session };
   static constexpr std::array<std::string_view, 5> kMeanings{"time", "input", "output", "hashes",
@@ -33,6 +36,7 @@ struct TraceColumns {
   std::array<std::string, kMeanings.size()> names{};
   /// Unit of the time: 10^-time_places seconds.
   std::optional<std::size_t> time_places{};
+  InputTokens input_tokens = InputTokens::automatic;
   std::optional<Tokens> block{};
   /// Name of the option with the text, for errors.
   std::string option{};

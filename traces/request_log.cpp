@@ -35,14 +35,16 @@ Timestamp read_time(const CsvReader& rows, std::size_t column) {
 }  // namespace
 
 RequestLogReader::RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
-                                   Tokens message_overhead)
-    : TraceSource(message_overhead) {
+                                   Tokens message_overhead, const InputTokensSetting& input_tokens)
+    : TraceSource(message_overhead), input_tokens_(input_tokens) {
   read_into_memory(path, columns);
 }
 
 RequestLogReader::RequestLogReader(const std::filesystem::path& path, const TraceColumns& columns,
                                    Tokens message_overhead)
-    : TraceSource(message_overhead) {
+    : TraceSource(message_overhead),
+      input_tokens_{columns.input_tokens, fmt::format("{} (input={}:MEANING)", columns.option,
+                                                      columns.names[TraceColumns::input])} {
   read_into_memory(path, columns);
 }
 
@@ -97,7 +99,7 @@ void RequestLogReader::read(const std::filesystem::path& path, RequestLogColumns
   if (rows_.empty()) {
     throw ConfigError(fmt::format("{}: no rows after the header", path.string()));
   }
-  sort();
+  sort(path);
   for (std::size_t i = 1; turn && i < rows_.size(); ++i) {
     const Row& before = rows_[i - 1];
     const Row& row = rows_[i];
@@ -123,7 +125,7 @@ void RequestLogReader::read(const std::filesystem::path& path, const TraceColumn
   if (rows_.empty()) {
     throw ConfigError(fmt::format("{}: the trace has no requests", path.string()));
   }
-  sort();
+  sort(path);
 }
 
 void RequestLogReader::add(const Row& row) {
@@ -139,23 +141,49 @@ std::uint32_t RequestLogReader::session_of(std::string_view name) {
              : sessions_.emplace(name, static_cast<std::uint32_t>(sessions_.size())).first->second;
 }
 
-void RequestLogReader::sort() {
+void RequestLogReader::sort(const std::filesystem::path& path) {
   if (counts().reordered_rows > 0) {
     std::stable_sort(rows_.begin(), rows_.end(),
                      [](const Row& a, const Row& b) { return a.arrival_ns < b.arrival_ns; });
   }
-  constexpr std::uint32_t kNew = UINT32_MAX;
-  std::vector<std::uint32_t> order(rows_.size(), kNew);
-  std::uint32_t known = 0;
-  const std::int64_t begin = rows_.front().arrival_ns;
-  for (Row& row : rows_) {
-    std::uint32_t& place = order[row.session];
-    place = place == kNew ? known++ : place;
-    row.session = place;
-    row.arrival_ns -= begin;
-  }
+  number_sessions(path);
   std::stable_sort(rows_.begin(), rows_.end(),
                    [](const Row& a, const Row& b) { return a.session < b.session; });
+}
+
+void RequestLogReader::number_sessions(const std::filesystem::path& path) {
+  struct State {
+    std::optional<std::uint32_t> number;
+    /// Input and output tokens of its last row.
+    Tokens before;
+  };
+  std::vector<State> sessions(rows_.size());
+  const bool total = input_tokens_.value == InputTokens::total;
+  PromptGrowth growth;
+  std::uint32_t known = 0;
+  std::int64_t cut = 0;
+  const std::int64_t begin = rows_.front().arrival_ns;
+  for (Row& row : rows_) {
+    State& state = sessions[row.session];
+    const Tokens input(row.input);
+    if (state.number) {
+      growth.add(state.before, input);
+    }
+    const bool is_cut = total && state.number && input < state.before;
+    cut += is_cut ? 1 : 0;
+    if (!state.number || is_cut) {
+      state.number = known++;
+    } else if (total) {
+      row.input = static_cast<std::uint32_t>((input - state.before).value);
+    }
+    state.before = input + Tokens(row.output);
+    row.session = *state.number;
+    row.arrival_ns -= begin;
+  }
+  growth.check(input_tokens_, path.string());
+  if (total) {
+    counts().cut_histories = cut;
+  }
 }
 
 bool RequestLogReader::read_session(SessionSpec& session) {

@@ -24,12 +24,16 @@ enum class RequestLogColumns { generic, azure_llm };
 /// names
 ///   the session of a request; without it each row is a session of one turn. `turn` (with
 ///   `session`) numbers the turns. `input_tokens` are the new tokens of the turn, without the
-///   history.
+///   history, unless the setting says `total`.
 /// * azure_llm: `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`, as in the Azure LLM inference
 ///   traces (github.com/Azure/AzurePublicDataset). They have no sessions: each row is a session of
 ///   one turn, and its context is all new.
 /// * any other table, also JSON lines, with the columns of a TraceColumns: as generic, without
 ///   `turn`.
+///
+/// If the input tokens are whole prompts (InputTokens::total), those of the turn before and its
+/// response are subtracted. A request with fewer tokens than these begins a new session, and the
+/// report counts it.
 ///
 /// parse_timestamp reads the times, which must have one form; the earliest becomes zero. Rows may
 /// come in any order: they are sorted by time, equal times by their place, and the report counts
@@ -38,12 +42,13 @@ enum class RequestLogColumns { generic, azure_llm };
 ///
 /// Every error is a ConfigError that names file and line: a missing column, a row of another
 /// length, an invalid time or a time of another form than the first, a count that is negative or
-/// not whole, a missing session, turns that do not increase with time, no rows.
+/// not whole, a missing session, turns that do not increase with time, no rows, input tokens whose
+/// meaning PromptGrowth refuses.
 /// DeviceError if the rows do not fit into memory.
 class RequestLogReader final : public TraceSource {
  public:
   RequestLogReader(const std::filesystem::path& path, RequestLogColumns columns,
-                   Tokens message_overhead = {});
+                   Tokens message_overhead = {}, const InputTokensSetting& input_tokens = {});
   RequestLogReader(const std::filesystem::path& path, const TraceColumns& columns,
                    Tokens message_overhead = {});
 
@@ -73,8 +78,12 @@ class RequestLogReader final : public TraceSource {
   void add(const Row& row);
   /// The number of the session `name`; a new number for an empty name.
   [[nodiscard]] std::uint32_t session_of(std::string_view name);
-  void sort();
+  void sort(const std::filesystem::path& path);
+  /// Numbers the sessions by their first rows in time, and turns whole prompts into new tokens.
+  /// Needs rows in order of time.
+  void number_sessions(const std::filesystem::path& path);
 
+  InputTokensSetting input_tokens_;
   std::vector<Row> rows_;
   std::unordered_map<std::string, std::uint32_t> sessions_;
   std::size_t next_ = 0;

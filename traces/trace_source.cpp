@@ -34,6 +34,9 @@ Json to_json(const ImportReport& report) {
             {"replaced_surrogates", report.replaced_surrogates},
             {"unknown_role_messages", report.unknown_role_messages},
             {"unknown_roles", report.unknown_roles}};
+  if (report.cut_histories) {
+    json["cut_histories"] = *report.cut_histories;
+  }
   if (report.kv_events) {
     const KvEventCounts& events = *report.kv_events;
     json["kv_events"] = Json{{"stored", events.stored},
@@ -134,14 +137,14 @@ std::unique_ptr<TraceSource> open_format(TraceFormat format, const std::filesyst
     return std::make_unique<TraceReader>(path, options.message_overhead);
   }
   if (format == TraceFormat::turns_table) {
-    return std::make_unique<TurnsTableReader>(path, options.message_overhead);
+    return std::make_unique<TurnsTableReader>(path, options.message_overhead, options.input_tokens);
   }
   if (format == TraceFormat::request_log || format == TraceFormat::azure_llm) {
     return std::make_unique<RequestLogReader>(path,
                                               format == TraceFormat::azure_llm
                                                   ? RequestLogColumns::azure_llm
                                                   : RequestLogColumns::generic,
-                                              options.message_overhead);
+                                              options.message_overhead, options.input_tokens);
   }
   if (format == TraceFormat::mooncake || format == TraceFormat::qwen_bailian) {
     return std::make_unique<BlockTraceReader>(path, block_trace_style(format), options);
@@ -189,6 +192,13 @@ std::unique_ptr<TraceSource> open_trace(const std::filesystem::path& path,
     throw ConfigError(
         fmt::format("{}: a closed loop needs a trace whose requests name their blocks and sessions",
                     path.string()));
+  }
+  if (options.input_tokens.value != InputTokens::automatic && format != TraceFormat::turns_table &&
+      format != TraceFormat::request_log) {
+    throw ConfigError(fmt::format(
+        "{}: {}: only the formats turns_table and request_log have input tokens of either meaning; "
+        "columns name theirs as input=COLUMN:total or input=COLUMN:new",
+        path.string(), options.input_tokens.option));
   }
   std::unique_ptr<TraceSource> source = open_format(format, path, options);
   if (options.message_overhead.value > 0 && source->streams() != nullptr) {

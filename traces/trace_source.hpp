@@ -14,6 +14,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/core/units.hpp"
 #include "traces/columns.hpp"
+#include "traces/input_tokens.hpp"
 #include "traces/session.hpp"
 
 /// Types and limits that all importers of traces share.
@@ -50,6 +51,9 @@ struct ImportReport {
   std::int64_t clamped_messages = 0;
   /// Rows of a log after a row with a later time.
   std::int64_t reordered_rows = 0;
+  /// Only for whole prompts: requests with fewer input tokens than the turn before and its
+  /// response. The history was cut or edited, so each begins a new session.
+  std::optional<std::int64_t> cut_histories;
   /// The counts below, up to unknown_roles, are for conversations with texts only.
   std::int64_t merged_messages = 0;
   std::int64_t system_messages = 0;
@@ -172,6 +176,8 @@ struct ImportOptions {
   bool think_times = true;
   SessionStart session_start{};
   std::uint64_t seed = 0;
+  /// For turns_table and request_log; `columns` has its own.
+  InputTokensSetting input_tokens{};
   /// Columns of a table; the format is then `columns`.
   std::optional<TraceColumns> columns{};
 };

@@ -60,6 +60,8 @@ void check_generator(const WorkloadConfig& config, const std::string& pointer, P
   }
   needs_trace(config.format != TraceFormat::automatic, "/format", "a trace format");
   needs_trace(config.columns.has_value(), "/columns", "\"columns\"");
+  needs_trace(config.input_tokens != InputTokens::automatic, "/input_tokens",
+              "a meaning of input tokens");
   needs_trace(config.arrivals == ArrivalModel::trace, "/arrivals", "\"trace\"");
   needs_trace(config.replay == Replay::bootstrap, "/replay", "\"bootstrap\"");
   needs_trace(config.tokens_per_message_overhead > Tokens(0), "/tokens_per_message_overhead",
@@ -96,6 +98,14 @@ void check_columns(const WorkloadConfig& config, const std::string& pointer, Pro
   }
   if (columns && config.think_time.model == ThinkTimeModel::trace) {
     problems.add(pointer + "/think_time/model", "a table of requests has no think times");
+  }
+  if (config.input_tokens != InputTokens::automatic &&
+      (config.columns ||
+       (config.format != TraceFormat::automatic && config.format != TraceFormat::turns_table &&
+        config.format != TraceFormat::request_log))) {
+    problems.add(pointer + "/input_tokens",
+                 "only for the formats request_log and turns_table; columns name the meaning as "
+                 "input=COLUMN:total or input=COLUMN:new");
   }
 }
 
@@ -180,12 +190,24 @@ struct Sessions {
 };
 
 struct NestedKeys {
-  std::vector<std::string> all{"generator",     "trace",          "format",
-                               "columns",       "replay",         "tokens_per_message_overhead",
-                               "tokenizer",     "filter",         "think_time",
-                               "sharegpt",      "long_documents", "shared_prompts",
-                               "long_contexts", "multi_turn",     "shared_prefixes",
-                               "rag",           "agents"};
+  std::vector<std::string> all{"generator",
+                               "trace",
+                               "format",
+                               "columns",
+                               "input_tokens",
+                               "replay",
+                               "tokens_per_message_overhead",
+                               "tokenizer",
+                               "filter",
+                               "think_time",
+                               "sharegpt",
+                               "long_documents",
+                               "shared_prompts",
+                               "long_contexts",
+                               "multi_turn",
+                               "shared_prefixes",
+                               "rag",
+                               "agents"};
   [[nodiscard]] bool has(const std::string& key) const {
     return std::ranges::find(all, key) != all.end();
   }
@@ -246,6 +268,7 @@ Sessions read(const WorkloadConfig& config, std::uint64_t seed,
                         .think_times = config.think_time.model == ThinkTimeModel::trace,
                         .session_start = config.session_start,
                         .seed = seed,
+                        .input_tokens = {config.input_tokens, "/workload/input_tokens"},
                         .columns = columns_of(config, wrong)});
   if (config.arrivals == ArrivalModel::trace && !trace->has_arrivals()) {
     throw ConfigError(fmt::format(

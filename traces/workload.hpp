@@ -122,6 +122,7 @@ struct WorkloadConfig {
   std::optional<std::string> trace{};
   TraceFormat format = TraceFormat::automatic;
   std::optional<std::string> columns{};
+  InputTokens input_tokens = InputTokens::automatic;
   SessionCount sessions{};
   double precision = 0.1;
   ArrivalModel arrivals = ArrivalModel::poisson;
@@ -178,9 +179,14 @@ void describe(V& v, WorkloadConfig& c) {
       "or auto (told by the content).");
   v.field("columns", c.columns,
           "Reads any CSV or JSON lines of requests by the names of its columns: "
-          "time=COLUMN:UNIT,input=COLUMN,output=COLUMN, and session=COLUMN or, for block hashes, "
-          "hashes=COLUMN,block=TOKENS. The unit is s, ms, us or ns; without it times are seconds "
-          "or dates.");
+          "time=COLUMN:UNIT,input=COLUMN:total,output=COLUMN, and session=COLUMN or, for block "
+          "hashes, hashes=COLUMN,block=TOKENS. The unit is s, ms, us or ns; without it times are "
+          "seconds or dates. The input is total (whole prompts) or new (see input_tokens).");
+  v.field("input_tokens", c.input_tokens,
+          "Meaning of the input tokens of a request in a request_log or turns_table. new: the "
+          "tokens of the turn without the history of its session; total: the whole prompt, as APIs "
+          "count it. A whole prompt that is shorter than the turn before with its response begins "
+          "a new session. auto: new, but an error if most later turns look like whole prompts.");
   v.field("sessions", c.sessions,
           "Number of sessions. \"all\": the sessions of a trace in order. \"auto\": a run of a "
           "generator grows until it has the precision.");

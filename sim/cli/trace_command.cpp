@@ -210,6 +210,7 @@ struct ImportCommandOptions {
   std::string out;
   std::string format = "auto";
   std::string columns;
+  std::string input_tokens = "auto";
   std::string tokenizer;
   std::int64_t overhead = 0;
   bool closed = false;
@@ -217,15 +218,25 @@ struct ImportCommandOptions {
   std::string json;
 };
 
-TraceFormat format_named(const std::string& name) {
-  for (const auto& [known, value] : enum_names(TraceFormat{})) {
-    if (known == name) {
+/// The enumerator of a word; throws ConfigError for other words.
+template <class Enum>
+Enum named(const char* option, const std::string& word) {
+  for (const auto& [known, value] : enum_names(Enum{})) {
+    if (known == word) {
       return value;
     }
   }
-  const std::vector<std::string> names = detail::enum_words<TraceFormat>();
-  throw ConfigError(fmt::format("--format: expected one of {}, got \"{}\"{}",
-                                detail::join(names, ", "), name, suggestion(name, names)));
+  const std::vector<std::string> words = detail::enum_words<Enum>();
+  throw ConfigError(fmt::format("{}: expected one of {}, got \"{}\"{}", option,
+                                detail::join(words, ", "), word, suggestion(word, words)));
+}
+
+TraceFormat format_named(const std::string& name) { return named<TraceFormat>("--format", name); }
+
+constexpr const char* kInputTokens = "--input-tokens";
+
+InputTokensSetting input_tokens_named(const std::string& word) {
+  return {named<InputTokens>(kInputTokens, word), kInputTokens};
 }
 
 std::optional<TraceColumns> columns_named(const std::string& text, TraceFormat format) {
@@ -280,6 +291,7 @@ std::unique_ptr<TraceSource> open_input(const ImportCommandOptions& options) {
                      .tokenizer = options.tokenizer,
                      .loop = options.closed || options.logged ? Loop::closed : Loop::open,
                      .think_times = options.closed,
+                     .input_tokens = input_tokens_named(options.input_tokens),
                      .columns = columns});
 }
 
@@ -320,12 +332,18 @@ int stats_command(const ImportCommandOptions& options) {
   return 0;
 }
 
-void add_columns_option(CLI::App& command, std::string& columns) {
+void add_table_options(CLI::App& command, std::string& columns, std::string& input_tokens) {
   command.add_option(
       "--columns", columns,
       "Read any CSV or JSON lines of requests by its columns, such as "
-      "time=ts:ms,input=prompt_tokens,output=response_tokens, with session=COLUMN or "
-      "with block hashes, hashes=COLUMN,block=64; units s, ms, us, ns");
+      "time=ts:ms,input=prompt_tokens:total,output=response_tokens, with session=COLUMN or "
+      "with block hashes, hashes=COLUMN,block=64; units s, ms, us, ns; input total (whole "
+      "prompts) or new (see --input-tokens)");
+  command.add_option(
+      kInputTokens, input_tokens,
+      "For request_log and turns_table: total (input tokens count the whole prompt, as APIs count "
+      "them), new (without the history of the session) or auto (new, but an error if they look "
+      "like whole prompts)");
 }
 
 void add_input_options(CLI::App& command, ImportCommandOptions& options) {
@@ -333,7 +351,7 @@ void add_input_options(CLI::App& command, ImportCommandOptions& options) {
   command.add_option("--format", options.format,
                      "auto, kvtier, turns_table, sharegpt_json, request_log, azure_llm, mooncake, "
                      "qwen_bailian, agent_sessions, kv_events or columns");
-  add_columns_option(command, options.columns);
+  add_table_options(command, options.columns, options.input_tokens);
   command.add_option(
       "--tokenizer", options.tokenizer,
       "For texts: the path of a SentencePiece model, or chars:N (one token for N characters)");
@@ -358,6 +376,7 @@ struct CurveCommandOptions {
   ConfigOptions config;
   std::string format = "auto";
   std::string columns;
+  std::string input_tokens = "auto";
   HitCurveOptions curve;
   std::string json;
 };
@@ -413,6 +432,7 @@ Json curve_of_trace(const Program& program, const CurveCommandOptions& options,
   }
   ImportOptions import{.format = format_named(options.format)};
   import.columns = columns_named(options.columns, import.format);
+  import.input_tokens = input_tokens_named(options.input_tokens);
   check_trace_outputs({{"--json", options.json}}, {path});
   json.emplace(options.json);
   return hit_curve(path, import, program.policies(), options.curve, run);
@@ -423,6 +443,10 @@ Json curve_of_config(const Program& program, const CurveCommandOptions& options,
   if (!options.columns.empty()) {
     throw ConfigError("--columns: " + options.config.file +
                       " is a config, expected its key /workload/columns");
+  }
+  if (options.input_tokens != "auto") {
+    throw ConfigError(fmt::format("{}: {} is a config, expected its key /workload/input_tokens",
+                                  kInputTokens, options.config.file));
   }
   const PolicyRegistry registry = program.policies();
   const ResolvedConfig resolved =
@@ -489,7 +513,7 @@ void add_trace(Program& program) {
       "trace. The tier caches whole sessions, or blocks that any request may share");
   curve->config.add_to(*command, "CONFIG", "JSON config of a run, or a trace");
   command->add_option("--format", curve->format, "Format of a trace; auto: recognised by content");
-  add_columns_option(*command, curve->columns);
+  add_table_options(*command, curve->columns, curve->input_tokens);
   command
       ->add_option("--block", curve->curve.block,
                    "Tokens of a block. Default: the blocks that the workload names; without names "

@@ -57,6 +57,9 @@ TEST(Columns, SaysWhatIsWrongWithTheirText) {
             "time: expected a unit s, ms, us or ns, got \"min\"");
   EXPECT_EQ(problems_of(good + ",hashes=h"), "hashes: expected block=TOKENS beside it");
   EXPECT_EQ(problems_of(good + ",block=64"), "block: the tokens of a block need hashes=COLUMN");
+  EXPECT_EQ(problems_of("time=t,input=i:total,output=o,hashes=h,block=64"), "");
+  EXPECT_EQ(problems_of("time=t,input=i:new,output=o,hashes=h,block=64"),
+            "input: hashes name the blocks of whole prompts, expected total, got new");
   for (const char* block : {"0", "-1", "1.5", "x", "2147483648"}) {
     EXPECT_EQ(problems_of(good + ",hashes=h,block=" + block),
               fmt::format("block: expected a whole number in 1 .. 2147483647, got \"{}\"", block));
@@ -103,6 +106,32 @@ TEST(Columns, WithoutHashesAreALogOfRequests) {
     EXPECT_EQ(source->report().clamped_messages, 1);
     EXPECT_FALSE(source->named_blocks());
   }
+}
+
+TEST(Columns, TheInputIsWholePromptsOrNewTokens) {
+  const TempDir dir;
+  const auto path = dir.file("t.csv", "t,in,out,s\n0,10,20,a\n1,45,5,a\n2,60,1,a\n");
+  const auto read = [&](const std::string& input) {
+    return text_of(read_all(*open(path, "time=t,output=out,session=s,input=" + input)));
+  };
+  EXPECT_EQ(read("in:total"), "0@0: 10/20 15/5+1000000000 10/1+1000000000\n");
+  EXPECT_EQ(read("in:new"), "0@0: 10/20 45/5+1000000000 60/1+1000000000\n");
+  EXPECT_EQ(
+      config_error_of(dir, [&] { read("in"); }),
+      "t.csv: the input tokens look like whole prompts: 2 of 2 later turns have more of them "
+      "than the turn before and its response together; expected the meaning at --columns "
+      "(input=in:MEANING): \"total\" (whole prompts) or \"new\" (new tokens of the turn)");
+  EXPECT_EQ(config_error_of(dir,
+                            [&] {
+                              static_cast<void>(open_trace(
+                                  path, {.input_tokens = {.value = InputTokens::total},
+                                         .columns = columns("time=t,input=in,output=out")}));
+                            }),
+            "t.csv: --input-tokens: only the formats turns_table and request_log have input tokens "
+            "of either meaning; columns name theirs as input=COLUMN:total or input=COLUMN:new");
+  // Without sessions there is no history.
+  EXPECT_EQ(text_of(read_all(*open(path, "time=t,output=out,input=in"))),
+            "0@0: 10/20\n1@1000000000: 45/5\n2@2000000000: 60/1\n");
 }
 
 const std::string kBlocks = "time=t,input=in,output=out,hashes=ids,block=4";
@@ -310,6 +339,12 @@ TEST(Columns, ColumnsOfAWorkloadAreChecked) {
             "/workload/columns: the format columns needs the names of the columns");
   EXPECT_EQ(problems(R"("columns": "time=t,input=t,output=o")" + logged),
             "/workload/columns: column t is named twice, as time and as input");
+  const std::string meaning = R"("input_tokens": "total")" + logged;
+  for (const std::string& other : {good, std::string(R"("format": "mooncake")")}) {
+    EXPECT_EQ(problems(other + ", " + meaning),
+              "/workload/input_tokens: only for the formats request_log and turns_table; columns "
+              "name the meaning as input=COLUMN:total or input=COLUMN:new");
+  }
   EXPECT_EQ(problems(good + R"(, "think_time": {"model": "trace"})"),
             "/workload/think_time/model: a table of requests has no think times");
   Problems found;

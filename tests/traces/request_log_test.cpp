@@ -150,6 +150,52 @@ TEST(RequestLog, CountsMessagesClampedToOneToken) {
   EXPECT_EQ(reader.report().clamped_messages, 1);
 }
 
+// The second prompt of a, 45, has 10 + 20 of the first turn and 15 new tokens; the third, 60, has
+// 45 + 5 and 10. The fourth, 30, is shorter than 60 + 1: the history was cut.
+const std::string kWholePrompts = kHeader +
+                                  "0,a,10,20\n"
+                                  "1,b,7,3\n"
+                                  "2,a,45,5\n"
+                                  "3,a,60,1\n"
+                                  "4,a,30,9\n"
+                                  "5,b,10,2\n";
+
+TEST(RequestLog, TakesTheHistoryOffWholePrompts) {
+  const TempDir dir;
+  RequestLogReader reader(dir.file("log.csv", kWholePrompts), RequestLogColumns::generic, Tokens(0),
+                          {.value = InputTokens::total});
+  // The last prompt of b has no new tokens, and counts as one.
+  EXPECT_EQ(text_of(read_all(reader)),
+            "0@0: 10/20 15/5+2000000000 10/1+1000000000\n"
+            "1@1000000000: 7/3 1/2+4000000000\n"
+            "2@4000000000: 30/9\n");
+  EXPECT_EQ(reader.report().cut_histories, 1);
+  EXPECT_EQ(reader.report().clamped_messages, 1);
+}
+
+TEST(RequestLog, RefusesToGuessTheMeaningOfPromptsThatLookWhole) {
+  const TempDir dir;
+  const auto path = dir.file("log.csv", kWholePrompts);
+  const auto error = [&](const std::filesystem::path& file, const InputTokensSetting& setting) {
+    return config_error_of(
+        dir, [&] { RequestLogReader(file, RequestLogColumns::generic, Tokens(0), setting); });
+  };
+  // Half of the four later turns are longer: no majority.
+  EXPECT_EQ(error(path, {}), "no ConfigError");
+  const auto whole = dir.file("whole.csv", kWholePrompts + "6,b,20,1\n");
+  EXPECT_EQ(error(whole, {}),
+            "whole.csv: the input tokens look like whole prompts: 3 of 5 later turns have more of "
+            "them than the turn before and its response together; expected the meaning at "
+            "--input-tokens: \"total\" (whole prompts) or \"new\" (new tokens of the turn)");
+  EXPECT_EQ(error(whole, {.value = InputTokens::new_tokens}), "no ConfigError");
+  const auto fresh = dir.file("new.csv", kHeader + "0,a,10,20\n1,a,8,20\n2,a,9,20\n3,a,50,1\n");
+  EXPECT_EQ(
+      error(fresh, {.value = InputTokens::total}),
+      "new.csv: the input tokens do not look like whole prompts: only 1 of 3 later turns have "
+      "as many of them as the turn before and its response together; expected \"new\" at "
+      "--input-tokens, or output tokens without the reasoning that later prompts leave out");
+}
+
 TEST(RequestLog, NamesFileAndLineOfEveryError) {
   const TempDir dir;
   const std::string time =
@@ -182,7 +228,7 @@ TEST(RequestLog, NamesFileAndLineOfEveryError) {
 
 TEST(RequestLog, IsTheSameAsATraceMadeOfIt) {
   const TempDir dir;
-  const auto path = dir.file("log.csv", kHeader + "3,b,1,2\n1,a,3,4\n5,b,5,6\n");
+  const auto path = dir.file("log.csv", kHeader + "3,b,5,6\n1,a,3,4\n5,b,1,2\n");
   RequestLogReader log(path, RequestLogColumns::generic);
   const std::vector<SessionSpec> sessions = read_all(log);
   TraceWriter writer(dir.path() / "t.jsonl", {.arrivals = true, .turn_arrivals = true});

@@ -51,6 +51,28 @@ TEST(TurnsTable, TakesTheOverheadOffEachMessage) {
   EXPECT_EQ(reader.report().clamped_messages, 1);
 }
 
+TEST(TurnsTable, TakesTheHistoryOffWholePrompts) {
+  const TempDir dir;
+  const auto path =
+      dir.file("t.csv", kHeader + "0,0,10,20\n0,1,45,5\n0,2,60,1\n0,3,30,9\n0,4,39,1\n");
+  TurnsTableReader reader(path, Tokens(0), {.value = InputTokens::total});
+  // The prompt of 30 tokens is shorter than 60 + 1: a new session begins.
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 10/20 15/5 10/1\n1@0: 30/9 1/1\n");
+  EXPECT_EQ(reader.report().cut_histories, 1);
+}
+
+TEST(TurnsTable, RefusesToGuessTheMeaningOfPromptsThatLookWhole) {
+  const TempDir dir;
+  const auto path =
+      dir.file("t.csv", kHeader + "0,0,10,20\n0,1,45,5\n0,2,60,1\n1,0,9,9\n1,1,3,9\n");
+  EXPECT_EQ(config_error_of(dir, [&] { TurnsTableReader reader(path); }),
+            "t.csv: the input tokens look like whole prompts: 2 of 3 later turns have more of them "
+            "than the turn before and its response together; expected the meaning at "
+            "--input-tokens: \"total\" (whole prompts) or \"new\" (new tokens of the turn)");
+  TurnsTableReader reader(path, Tokens(0), {.value = InputTokens::new_tokens});
+  EXPECT_EQ(text_of(read_all(reader)), "0@0: 10/20 45/5 60/1\n1@0: 9/9 3/9\n");
+}
+
 TEST(TurnsTable, NamesFileAndLineOfEveryError) {
   const TempDir dir;
   const std::string out_of_order =

@@ -248,21 +248,21 @@ TEST(WorkloadCheck, KnowsWhatLoggedWorkloadsNeed) {
 TEST(MakeSource, ReplaysALogFaster) {
   const TempDir dir;
   static_cast<void>(dir.file(
-      "log.csv", "arrival,session,input_tokens,output_tokens\n0,a,1,2\n3,b,3,4\n8,a,5,6\n"));
+      "log.csv", "arrival,session,input_tokens,output_tokens\n0,a,4,2\n3,b,3,4\n8,a,5,6\n"));
   const std::string start = R"({"trace":"log.csv","arrivals":"trace","think_time":)";
   EXPECT_EQ(sessions_of(start + R"({"model":"logged"}})", 7, dir),
-            "0@0: 1/2 5/6+8000000000\n1@3000000000: 3/4\n");
+            "0@0: 4/2 5/6+8000000000\n1@3000000000: 3/4\n");
   EXPECT_EQ(sessions_of(start + R"({"model":"logged"},"speed_up":4})", 7, dir),
-            "0@0: 1/2 5/6+2000000000\n1@750000000: 3/4\n");
+            "0@0: 4/2 5/6+2000000000\n1@750000000: 3/4\n");
   // Times that users take are not recorded, so they are not sped up.
   EXPECT_EQ(sessions_of(start + R"({"model":"constant","mean":"1s"},"speed_up":4})", 7, dir),
-            "0@0: 1/2 5/6+1000000000\n1@750000000: 3/4\n");
+            "0@0: 4/2 5/6+1000000000\n1@750000000: 3/4\n");
   // Drawn sessions keep the gaps of their turns.
   const std::string drawn = sessions_of(
       R"({"trace":"log.csv","replay":"bootstrap","sessions":20,"arrival_rate":"1/s","speed_up":2,
           "think_time":{"model":"logged"}})",
       4, dir);
-  EXPECT_NE(drawn.find(" 1/2 5/6+4000000000\n"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find(" 4/2 5/6+4000000000\n"), std::string::npos) << drawn;
 }
 
 TEST(MakeSource, RefusesASpeedUpBeyondTheSimulation) {

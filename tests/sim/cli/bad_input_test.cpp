@@ -347,14 +347,32 @@ const std::string kHeader = "conv,turn,user_tokens,assistant_tokens\n";
 TEST_F(BadTrace, RefusesATurnLongerThanTheContextWindow) {
   write_table_run("turns.csv", kHeader + "a,0,10,20\na,1,8000,4\n");
   expect_bad_input(
-      {"simulate", "run.json"},
+      {"simulate", "run.json", "--set", "/workload/input_tokens=new"},
       {"/workload: session 0 turn 1: expected at most 4096 tokens (the context window), got 8004",
        "/serving/long_turn: \"clamp\" would shorten such turns to the context window"});
 }
 
 TEST_F(BadTrace, MayBeToldToClampLongTurns) {
   write_table_run("turns.csv", kHeader + "a,0,10,20\na,1,8000,4\n");
-  EXPECT_EQ(kvtier({"simulate", "run.json", "--set", "/serving/long_turn=clamp"}).code, 0);
+  EXPECT_EQ(kvtier({"simulate", "run.json", "--set", "/serving/long_turn=clamp", "--set",
+                    "/workload/input_tokens=new"})
+                .code,
+            0);
+}
+
+TEST_F(BadTrace, RefusesWholePromptsWhoseMeaningIsNotGiven) {
+  write_table_run("turns.csv", kHeader + "a,0,10,20\na,1,35,4\na,2,50,4\n");
+  expect_bad_input(
+      {"simulate", "run.json"},
+      {"turns.csv: the input tokens look like whole prompts: 2 of 2 later turns have more of them "
+       "than the turn before and its response together; expected the meaning at "
+       "/workload/input_tokens: \"total\" (whole prompts) or \"new\" (new tokens of the turn)"});
+  for (const char* meaning : {"total", "new"}) {
+    EXPECT_EQ(
+        kvtier({"simulate", "run.json", "--set", fmt::format("/workload/input_tokens={}", meaning)})
+            .code,
+        0);
+  }
 }
 
 TEST_F(BadTrace, RefusesAnEmptyFile) {

@@ -21,7 +21,7 @@ const std::string kEvents = R"([1, [["BlockStored", [1, 2], null, [], 16, null, 
 const std::string kTable =
     "ts,prompt,response,blocks,user\n"
     "1000,32,5,1 2,a\n2000,40,5,\"1, 2, 3\",b\n3000,48,5,1;2;3,a\n";
-const std::string kLog = "time=ts:ms,input=prompt,output=response,session=user";
+const std::string kLog = "time=ts:ms,input=prompt:total,output=response,session=user";
 const std::string kBlocks = kLog + ",hashes=blocks,block=16";
 
 class TraceFormats : public ProgramTest {
@@ -79,6 +79,39 @@ TEST_F(TraceFormats, AnyTableIsReadByItsColumns) {
   ASSERT_EQ(kvtier({"trace", "import", "table.csv", "--columns", kLog, "--out", "t.jsonl"}).code,
             0);
   EXPECT_EQ(stats({"t.jsonl"})["turns"], 3);
+}
+
+TEST_F(TraceFormats, WholePromptsAndNewTokensAreTheSameTrace) {
+  // Whole prompts of 10 + 20 + 15, and that + 5 + 10.
+  write("whole.csv", "arrival,session,input_tokens,output_tokens\n0,a,10,20\n1,a,45,5\n2,a,60,1\n");
+  write("new.csv", "arrival,session,input_tokens,output_tokens\n0,a,10,20\n1,a,15,5\n2,a,10,1\n");
+  const auto sessions = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> command{"trace", "import", "--out", "t.jsonl"};
+    command.insert(command.end(), options.begin(), options.end());
+    const Outcome outcome = kvtier(command);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const std::string text = read("t.jsonl");
+    return text.substr(text.find('\n'));
+  };
+  const std::string expected = sessions({"new.csv"});
+  EXPECT_EQ(sessions({"whole.csv", "--input-tokens", "total"}), expected);
+  const std::string columns =
+      "time=arrival,session=session,output=output_tokens,input=input_tokens";
+  EXPECT_EQ(sessions({"whole.csv", "--columns", columns + ":total"}), expected);
+  EXPECT_EQ(stats({"whole.csv", "--input-tokens", "total"})["import"]["cut_histories"], 0);
+  std::filesystem::remove(path("t.jsonl"));
+  expect_bad_input(
+      {"trace", "import", "whole.csv", "--out", "t.jsonl"},
+      {"whole.csv: the input tokens look like whole prompts: 2 of 2 later turns have more of them "
+       "than the turn before and its response together; expected the meaning at --input-tokens: "
+       "\"total\" (whole prompts) or \"new\" (new tokens of the turn)"});
+  expect_bad_input({"trace", "stats", "new.csv", "--input-tokens", "totl"},
+                   {"--input-tokens: expected one of auto, new, total, got \"totl\" (did you mean "
+                    "\"total\"?)"});
+  write_run();
+  expect_bad_input({"trace", "mrc", "run.json", "--input-tokens", "total"},
+                   {"--input-tokens: run.json is a config, expected its key "
+                    "/workload/input_tokens"});
 }
 
 TEST_F(TraceFormats, ColumnsThatAreWrongAreNamed) {

@@ -652,6 +652,7 @@ const std::vector<Move>& moves() {
       {"stored", "/workload/measure=all", {"/workload/arrival_rate=0.02/s"}},
       {"table", "/workload/replay=bootstrap", {"/workload/sessions=200"}},
       {"table", "/workload/tokens_per_message_overhead=1tokens"},
+      {"table", "/workload/input_tokens=total", {}, Effect::rejects},  // they do not grow
       {"texts", "/workload/tokenizer=chars:5"},
       {"stored", "/workload/think_time/model=constant"},
       {"stored", "/workload/think_time/mean=30s"},
