@@ -3,10 +3,11 @@
 // Cherkasova, Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy,
 // 1998. O(log n) per decision.
 //
-// Adapted: the cost of a miss is the time to compute the entry's tokens. It grows faster than their
-// bytes, so large entries are worth more. With a cost of 1 each, which the paper also has, small
-// entries are worth more. A use counts when its turn begins and takes the base when it ends. If an
-// entry grows, its worth follows its new size, on the base of its last use.
+// Adapted: the cost of a miss is the time to compute the entry's tokens behind the tokens before
+// them. It grows faster than their bytes, so large entries, and entries deep in a context, are
+// worth more. With a cost of 1 each, which the paper also has, small entries are worth more. A use
+// counts when its turn begins and takes the base when it ends. If an entry grows, its worth follows
+// its new size, on the base of its last use.
 #include "policies/eviction/gdsf.hpp"
 
 #include "sim/policy/greedy_dual.hpp"
@@ -22,8 +23,8 @@ class GdsfEviction final : public GreedyDual {
   explicit GdsfEviction(bool recompute) : GreedyDual(true), recompute_(recompute) {}
 
  private:
-  [[nodiscard]] double use_value(Tokens tokens) const override {
-    return recompute_ ? facts().recompute(tokens).seconds() : 1;
+  [[nodiscard]] double use_value(const EntryView& entry) const override {
+    return recompute_ ? recompute(entry).seconds() : 1;
   }
 
   bool recompute_;

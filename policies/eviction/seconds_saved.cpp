@@ -1,8 +1,8 @@
 // Recompute-cost-aware: worth = base + seconds saved by a hit / bytes, and the lowest worth leaves
-// first. A hit saves the time to compute the tokens minus the time to load them from this tier. As
-// in Greedy-Dual-Size (Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997), the worth of
-// a victim is the base of later uses, so that unused entries age. The number of uses has no effect.
-// O(log n) per decision.
+// first. A hit saves the time to compute the tokens, behind the tokens before them, minus the time
+// to load them from this tier. As in Greedy-Dual-Size (Cao and Irani, Cost-Aware WWW Proxy Caching
+// Algorithms, 1997), the worth of a victim is the base of later uses, so that unused entries age.
+// The number of uses has no effect. O(log n) per decision.
 //
 // Adapted: the cost of a miss is the seconds saved on an idle machine. The time to compute grows
 // faster than the tokens, and the time to load in proportion to them. So long entries are worth
@@ -22,9 +22,9 @@ class SecondsSavedEviction final : public GreedyDual {
   SecondsSavedEviction() : GreedyDual(false) {}
 
  private:
-  [[nodiscard]] double use_value(Tokens tokens) const override {
-    const SimDuration saved = facts().recompute(tokens) - facts().load(tokens);
-    return std::max(saved, SimDuration(1)).seconds();
+  [[nodiscard]] double use_value(const EntryView& entry) const override {
+    const SimDuration load = facts().load(entry.tokens);
+    return std::max(recompute(entry) - load, SimDuration(1)).seconds();
   }
 };
 

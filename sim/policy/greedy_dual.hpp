@@ -44,6 +44,13 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
     set_value(entry);
     queues_.move(entry.id, 0, order(entry.id));
   }
+  void on_split(const EntryView& head, const EntryView& tail, SimTime) final {
+    queues_.split(head, tail);
+    for (const EntryView* part : {&head, &tail}) {
+      set_value(*part);
+      queues_.move(part->id, 0, order(part->id));
+    }
+  }
   void on_remove(EntryId entry, SimTime) final {
     if (queues_.remove(entry)) {
       base_ = std::max(base_, queues_.mark(entry).worth());
@@ -55,13 +62,19 @@ class GreedyDual : public FrontEviction<GreedyDualWorth> {
   explicit GreedyDual(bool counts_uses) : counts_uses_(counts_uses) {}
 
   /// Value of a use of the entry, before division by its bytes.
-  [[nodiscard]] virtual double use_value(Tokens tokens) const = 0;
+  [[nodiscard]] virtual double use_value(const EntryView& entry) const = 0;
   [[nodiscard]] const TierFacts& facts() const { return facts_; }
+  /// Time to compute the entry's tokens behind the tokens before them.
+  [[nodiscard]] SimDuration recompute(const EntryView& entry) const {
+    const SimDuration whole = facts_.recompute(entry.depth + entry.tokens);
+    return entry.depth.value == 0 ? whole
+                                  : std::max(whole - facts_.recompute(entry.depth), SimDuration(0));
+  }
 
  private:
   void set_value(const EntryView& entry) {
     queues_.mark(entry.id).value =
-        use_value(entry.tokens) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
+        use_value(entry) / static_cast<double>(std::max<std::int64_t>(1, entry.bytes.value));
   }
   /// The bits of non-negative doubles have the same order as their values.
   [[nodiscard]] std::uint64_t order(EntryId entry) {

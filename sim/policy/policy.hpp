@@ -24,9 +24,9 @@ enum class Knowledge {
 };
 [[nodiscard]] const char* to_string(Knowledge knowledge);
 
-/// Times that a tier's policy may ask for, for an entry with the first tokens of a context.
+/// Times that a tier's policy may ask for. A replay without one throws ConfigError when asked.
 struct TierFacts {
-  /// Time to compute the tokens if nothing else runs.
+  /// Time to compute the first tokens of a context if nothing else runs.
   std::function<SimDuration(Tokens)> recompute;
   /// Time to load the tokens into HBM without other transfers; zero for a tier in HBM.
   std::function<SimDuration(Tokens)> load;

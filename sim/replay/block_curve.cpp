@@ -112,9 +112,14 @@ class Curve {
   }
 
   Json report() {
-    stack_pass();
+    // Stores first: a policy that asks for a missing fact is refused before the other passes.
+    std::vector<Hits> of_policy;
     if (options_.policy != "lru") {
-      store_pass();
+      of_policy = store_pass();
+    }
+    stack_pass();
+    if (!of_policy.empty()) {
+      hits_ = std::move(of_policy);
     }
     std::vector<std::int64_t> best;
     if (options_.belady) {
@@ -225,7 +230,7 @@ class Curve {
   }
 
   /// One store for each capacity.
-  void store_pass() {
+  std::vector<Hits> store_pass() {
     const auto source = open_();
     Accesses accesses(*source, fitter_);
     std::vector<std::unique_ptr<Store>> stores;
@@ -235,10 +240,11 @@ class Curve {
           {.capacity = capacity,
            .block = options_.block,
            .unit = evicts_blocks(options_.policy) ? EvictionUnit::block : EvictionUnit::tail,
-           .eviction = options_.policy});
+           .eviction = options_.policy,
+           .facts = options_.facts});
       stores.push_back(make_store(rules, accesses.streams(), registry_));
     }
-    hits_.assign(capacities_.size(), {});
+    std::vector<Hits> hits(capacities_.size());
     for_each_access(
         accesses, options_, progress_,
         [&](const Access& access) {
@@ -253,11 +259,12 @@ class Curve {
             const bool whole = match.tokens == access.prompt.tokens;
             const Tokens hit =
                 std::max(match.tokens - options_.block * access.found_blocks, Tokens(0));
-            hits_[i].blocks += hit.value / options_.block.value;
-            hits_[i].tokens += (hit - (whole ? access.beyond : Tokens(0))).value;
+            hits[i].blocks += hit.value / options_.block.value;
+            hits[i].tokens += (hit - (whole ? access.beyond : Tokens(0))).value;
           }
         },
         [](StreamId) {});
+    return hits;
   }
 
   std::vector<std::int64_t> belady_pass() {

@@ -22,6 +22,8 @@ struct BlockCurveOptions {
   std::vector<KvSize> capacities;
   /// Bytes of a token; zero without a model.
   Bytes bytes_per_token;
+  /// What the policy may ask.
+  TierFacts facts{};
   /// Share of the streams that is sampled; LRU only.
   double sampling_rate = 1;
   /// Also counts a prompt's last block if it is not full, in a trace that names its blocks.

@@ -9,6 +9,7 @@
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/serving/history.hpp"
+#include "sim/serving/store_rules.hpp"
 #include "traces/workload.hpp"
 
 namespace kvtier {
@@ -70,6 +71,25 @@ std::vector<KvSize> read_capacities(const HitCurveOptions& options, const Policy
   return sizes;
 }
 
+/// The facts of a tier without a medium, and without a machine if `config` is null. A missing fact
+/// throws when the policy asks for it, so that policies of plug-ins are refused, too.
+TierFacts facts_of(const HitCurveOptions& options, const RunConfig* config) {
+  const auto missing = [&](const char* fact, const char* why) {
+    return [message = fmt::format("{}policy: {} needs {}: {}", options.prefix, options.policy, fact,
+                                  why)](Tokens) -> SimDuration { throw ConfigError(message); };
+  };
+  TierFacts facts{.load = missing("the time to load tokens from its tier",
+                                  "the tier of a curve has no medium, expected another policy")};
+  if (config != nullptr) {
+    facts.recompute = store_facts(*config).recompute;
+  } else {
+    facts.recompute = missing("the time to recompute tokens",
+                              "a trace alone has no model and no hardware, expected a config with "
+                              "this /workload/trace");
+  }
+  return facts;
+}
+
 Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacities,
                      const SessionSource& first, const OpenSource& open, const RunConfig* config,
                      const PolicyRegistry& registry, const RunOptions& run) {
@@ -77,6 +97,7 @@ Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacit
   const std::optional<NamedBlocks> named = first.named_blocks();
   BlockCurveOptions curve{.policy = options.policy,
                           .capacities = std::move(capacities),
+                          .facts = facts_of(options, config),
                           .sampling_rate = options.sampling_rate,
                           .belady = options.bound};
   curve.block = options.block ? Tokens(*options.block) : named ? named->block : kUsualBlock;

@@ -61,6 +61,16 @@ TEST(GdsfEviction, CountsUsesAcrossTurns) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0}));
 }
 
+TEST(GdsfEviction, APartDeepInAContextCostsMore) {
+  // Split after 100 of 300 tokens: the head costs 100^2 ns or 100 per kB, the tail 300^2 - 100^2 ns
+  // or 400 per kB. B costs 200 per kB.
+  TestTier tier("gdsf");
+  tier.insert(kA, Tokens(300));
+  tier.insert(kB, Tokens(200));
+  tier.split(kA, kC, Tokens(100));
+  EXPECT_EQ(tier.evict_all(), (Order{0, 1, 2}));
+}
+
 TEST(GdsfEviction, GrowthChangesTheWorth) {
   TestTier tier("gdsf");
   tier.insert(kA, Tokens(100));

@@ -52,6 +52,16 @@ TEST(SecondsSavedEviction, AnEntryThatTakesAsLongToLoadIsWorthAlmostNothing) {
   EXPECT_EQ(tier.evict_all(), (Order{1, 0, 2}));
 }
 
+TEST(SecondsSavedEviction, APartDeepInAContextSavesMore) {
+  // Split after 200 of 300 tokens: a hit of the head saves 200^2 - 100 x 200 ns or 100 per kB, of
+  // the tail 300^2 - 200^2 - 100 x 100 ns or 400 per kB. B saves 150 per kB.
+  TestTier tier("seconds_saved");
+  tier.insert(kA, Tokens(300));
+  tier.insert(kB, Tokens(250));
+  tier.split(kA, kC, Tokens(200));
+  EXPECT_EQ(tier.evict_all(), (Order{0, 1, 2}));
+}
+
 TEST(SecondsSavedEviction, GrowthChangesTheWorth) {
   TestTier tier("seconds_saved");
   tier.insert(kA, Tokens(200));

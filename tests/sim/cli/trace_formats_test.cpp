@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "policies/registry.hpp"
 #include "tests/sim/cli/program.hpp"
 #include "tests/traces/archives.hpp"
 
@@ -112,6 +114,52 @@ TEST_F(TraceFormats, WholePromptsAndNewTokensAreTheSameTrace) {
   expect_bad_input({"trace", "mrc", "run.json", "--input-tokens", "total"},
                    {"--input-tokens: run.json is a config, expected its key "
                     "/workload/input_tokens"});
+}
+
+/// A curve is computed with each online policy, or refused if the replay lacks a fact.
+TEST_F(TraceFormats, EveryEvictionPolicyHasACurveOrIsRefused) {
+  write("table.csv", kTable);
+  write_run();
+  const auto has_curve = [&](const std::vector<std::string>& options, const std::string& policy,
+                             const std::string& refused) {
+    std::vector<std::string> command{"trace", "mrc", "--policy", policy};
+    command.insert(command.end(), options.begin(), options.end());
+    if (!refused.empty()) {
+      expect_bad_input(command, {refused});
+      return;
+    }
+    const Outcome outcome = kvtier(command);
+    EXPECT_EQ(outcome.code, 0) << policy << ": " << outcome.err;
+    EXPECT_NE(outcome.out.find(policy + ", "), std::string::npos) << outcome.out;
+  };
+  const std::string no_machine =
+      "a trace alone has no model and no hardware, expected a config with this /workload/trace";
+  for (const auto& kind : builtin_policies().eviction) {
+    const std::string& policy = kind.name;
+    const std::string oracle =
+        kind.knowledge == Knowledge::oracle
+            ? fmt::format(
+                  "--policy: expected an eviction policy that does not know the future "
+                  "(kvtier list policies), got \"{}\"",
+                  policy)
+            : "";
+    const std::string no_medium =
+        policy == "seconds_saved"
+            ? "--policy: seconds_saved needs the time to load tokens from its tier: the tier of a "
+              "curve has no medium, expected another policy"
+            : oracle;
+    has_curve({"run.json", "--block", "16", "--capacities", "2000blocks"}, policy, no_medium);
+    has_curve({"table.csv", "--columns", kBlocks, "--capacities", "2blocks"}, policy,
+              policy == "gdsf" ? "--policy: gdsf needs the time to recompute tokens: " + no_machine
+                               : no_medium);
+    if (policy != "lru") {
+      has_curve({"run.json", "--capacities", "16GiB"}, policy,
+                !oracle.empty() ? oracle
+                                : "--policy: expected lru without --block: other policies are of "
+                                  "blocks");
+    }
+  }
+  EXPECT_EQ(kvtier({"trace", "mrc", "run.json", "--capacities", "16GiB"}).code, 0);
 }
 
 TEST_F(TraceFormats, ColumnsThatAreWrongAreNamed) {
