@@ -400,6 +400,7 @@ void AgentTraceReader::read_file(const std::string& file, const std::string& tex
   block_ = block;
   BlockNames names(streams_, block);
   read_requests(json["requests"], "/requests", began, names, file);
+  ++files_;
 }
 
 void AgentTraceReader::read_requests(const Json& requests, const std::string& pointer,
@@ -474,7 +475,8 @@ void AgentTraceReader::read_requests(const Json& requests, const std::string& po
                 .think = think,
                 .prompt = names.context(numbers, Tokens(input), error),
                 .output = Tokens(std::max<std::int64_t>(output, 1)),
-                .session = session});
+                .session = session,
+                .group = files_});
   }
 }
 

@@ -151,9 +151,9 @@ class BlockTraceReader final : public TraceSource {
 ///
 /// In an open loop each request is a session of one turn, in order of time. Requests of equal times
 /// are ordered by file and by place in it. In a closed loop the requests of a file are one session.
-/// Those of each sub-agent are another session, which begins at its recorded time. `think_time` is
-/// the time since the previous response; without it, the time between the two requests minus
-/// `api_time`. Holds 56 bytes per request.
+/// Those of each sub-agent are another session, which begins at its recorded time. The sessions of
+/// a file are one group. `think_time` is the time since the previous response; without it, the time
+/// between the two requests minus `api_time`. Holds 56 bytes per request.
 ///
 /// Limit of the closed loop: a caller does not wait for its simulated sub-agents. Its think time
 /// contains their recorded time.
@@ -186,6 +186,7 @@ class AgentTraceReader final : public TraceSource {
   Streams streams_;
   RequestTable table_;
   std::uint32_t sessions_ = 0;
+  std::int32_t files_ = 0;
 };
 
 }  // namespace kvtier

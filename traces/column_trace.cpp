@@ -74,11 +74,15 @@ RequestTable::Request ColumnTraceReader::request() {
           .output = std::max(row_.output, Tokens(1))};
 }
 
+std::uint32_t ColumnTraceReader::session_number() {
+  return sessions_.emplace(row_.session, static_cast<std::uint32_t>(sessions_.size()))
+      .first->second;
+}
+
 void ColumnTraceReader::read_sessions() {
   while (read_row()) {
     RequestTable::Request next = request();
-    next.session =
-        sessions_.emplace(row_.session, static_cast<std::uint32_t>(sessions_.size())).first->second;
+    next.session = session_number();
     table_.add(next);
   }
   table_.order_sessions(RequestTable::Gaps::arrivals, block_);
@@ -95,6 +99,9 @@ bool ColumnTraceReader::read_session(SessionSpec& session) {
     session.arrival = next.arrival;
     session.turns = {{next.prompt.tokens, next.output, SimDuration()}};
     session.contents = {{.prompt = next.prompt}};
+    if (!row_.session.empty()) {
+      session.group = session_number();
+    }
   }
   return found;
 }

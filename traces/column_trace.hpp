@@ -26,9 +26,10 @@ namespace kvtier {
 /// block of the input has a hash; a partial last block may have one, too. A hash stands for the
 /// tokens of its block and all tokens before it.
 ///
-/// In an open loop each request is a session of one turn, and memory grows with the distinct
-/// hashes. In a closed loop the requests of a `session` are its turns, which come at their times. A
-/// closed loop also holds 56 bytes per request and the sessions' names.
+/// In an open loop each request is a session of one turn, and the requests of a `session` are a
+/// group. Memory grows with the distinct hashes and the sessions' names. In a closed loop the
+/// requests of a `session` are its turns, which come at their times. A closed loop also holds 56
+/// bytes per request.
 ///
 /// Every error is a ConfigError that names file and line: the errors of ColumnRows, a wrong count
 /// of hashes, a hash that follows two different hashes, a decreasing time, no requests.
@@ -50,6 +51,8 @@ class ColumnTraceReader final : public TraceSource {
  private:
   [[nodiscard]] bool read_row();
   [[nodiscard]] RequestTable::Request request();
+  /// The number of the current row's session.
+  [[nodiscard]] std::uint32_t session_number();
   void read_sessions();
 
   Tokens block_;
@@ -61,7 +64,7 @@ class ColumnTraceReader final : public TraceSource {
   ColumnRows::Row row_;
   std::optional<std::int64_t> first_ns_;
   std::int64_t last_ns_ = 0;
-  // Used in a closed loop only.
+  /// Used in a closed loop only.
   RequestTable table_;
   std::unordered_map<std::string, std::uint32_t> sessions_;
 };

@@ -56,6 +56,7 @@ bool RequestTable::next(SessionSpec& session) {
 
 void RequestTable::fill(SessionSpec& session, const Range& range) const {
   session.arrival = requests_[range.begin].arrival;
+  session.group = requests_[range.begin].group;
   session.turns.clear();
   session.contents.clear();
   for (std::size_t i = range.begin; i < range.end; ++i) {

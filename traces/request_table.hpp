@@ -30,6 +30,8 @@ class RequestTable {
     Tokens output;
     /// Number of the session, by first appearance.
     std::uint32_t session = 0;
+    /// SessionSpec::group.
+    std::int32_t group = SessionSpec::kNoGroup;
   };
   /// The meaning of Turn::think in a session of several requests.
   enum class Gaps { arrivals, think_times };

@@ -44,8 +44,13 @@ struct NamedBlocks {
 
 /// One session of a trace or a generator.
 struct SessionSpec {
+  static constexpr std::int64_t kNoGroup = -1;
+
   /// Position in the workload, from 0; unique.
   std::int64_t id = 0;
+  /// Number of the recorded session, if the source gives it in parts: single requests (an open
+  /// loop), or an agent and its sub-agents. Either all sessions of a source have a group, or none.
+  std::int64_t group = kNoGroup;
   /// Arrival of the first turn.
   SimTime arrival;
   SharedPrompt shared_prompt{};
@@ -60,6 +65,8 @@ struct SessionSpec {
   /// recorded server had the tokens before them; only the user tokens count as asked for.
   std::vector<TurnContent> contents;
 
+  /// The same for all parts of a recorded session, for routers and counts of sessions.
+  [[nodiscard]] std::int64_t identity() const { return group == kNoGroup ? id : group; }
   /// The tokens of a turn's prompt before its user tokens; needs contents.
   [[nodiscard]] Tokens named_history(std::size_t turn) const {
     return contents[turn].prompt.tokens - turns[turn].user;

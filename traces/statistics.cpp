@@ -53,11 +53,17 @@ void WorkloadStatistics::add(const SessionSpec& session) {
     prompt_tokens_ += history + turn.user.value;
     history += turn.user.value + turn.assistant.value;
   }
-  turns_.add(static_cast<std::int64_t>(session.turns.size()));
-  session_tokens_.add(history);
-  multi_turn_sessions_ += session.turns.size() > 1 ? 1 : 0;
-  sessions_over_2k_ += history > k2K ? 1 : 0;
-  sessions_over_4k_ += history > k4K ? 1 : 0;
+  if (session.group != SessionSpec::kNoGroup) {
+    Group& group = groups_[session.group];
+    group.turns += std::ssize(session.turns);
+    group.tokens = std::max(group.tokens, history);
+  } else {
+    turns_.add(std::ssize(session.turns));
+    session_tokens_.add(history);
+    multi_turn_sessions_ += session.turns.size() > 1 ? 1 : 0;
+    sessions_over_2k_ += history > k2K ? 1 : 0;
+    sessions_over_4k_ += history > k4K ? 1 : 0;
+  }
   last_arrival_ = std::max(last_arrival_, session.arrival);
   if (blocks_) {
     blocks_->add(session);
@@ -73,6 +79,11 @@ void WorkloadStatistics::merge(const WorkloadStatistics& other) {
   multi_turn_sessions_ += other.multi_turn_sessions_;
   sessions_over_2k_ += other.sessions_over_2k_;
   sessions_over_4k_ += other.sessions_over_4k_;
+  for (const auto& [number, group] : other.groups_) {
+    Group& own = groups_[number];
+    own.turns += group.turns;
+    own.tokens = std::max(own.tokens, group.tokens);
+  }
   prompt_tokens_ += other.prompt_tokens_;
   history_tokens_ += other.history_tokens_;
   shared_tokens_ += other.shared_tokens_;
@@ -84,8 +95,25 @@ void WorkloadStatistics::merge(const WorkloadStatistics& other) {
   }
 }
 
-double WorkloadStatistics::share_of_sessions(std::int64_t count) const {
+template <class Counts>
+double WorkloadStatistics::share_of_sessions(std::int64_t count, const Counts& counts) const {
+  for (const auto& [number, group] : groups_) {
+    count += counts(group) ? 1 : 0;
+  }
   return sessions() == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(sessions());
+}
+
+double WorkloadStatistics::multi_turn_share() const {
+  return share_of_sessions(multi_turn_sessions_,
+                           [](const Group& group) { return group.turns > 1; });
+}
+double WorkloadStatistics::over_2k_share() const {
+  return share_of_sessions(sessions_over_2k_,
+                           [](const Group& group) { return group.tokens > k2K; });
+}
+double WorkloadStatistics::over_4k_share() const {
+  return share_of_sessions(sessions_over_4k_,
+                           [](const Group& group) { return group.tokens > k4K; });
 }
 
 double WorkloadStatistics::share_of_prompts(Int128 tokens) const {

@@ -215,12 +215,14 @@ bool TraceReader::read_session(SessionSpec& session) {
     }
     return false;
   }
-  static const std::vector<std::string> kKeys{"id", "arrival_ns", "turns", "shared_prompt"};
+  static const std::vector<std::string> kKeys{"id", "arrival_ns", "turns", "shared_prompt",
+                                              "group"};
   constexpr std::size_t kArrival = 1;
   constexpr std::size_t kTurns = 2;
   constexpr std::size_t kSharedPrompt = 3;
+  constexpr std::size_t kGroup = 4;
   session.arrival = SimTime();
-  std::array<bool, 4> seen{};
+  std::array<bool, 5> seen{};
   LineScanner scanner(line, lines_);
   scanner.expect('{');
   do {
@@ -243,6 +245,8 @@ bool TraceReader::read_session(SessionSpec& session) {
       session.id = scanner.integer("an id", 0, INT64_MAX);
     } else if (which == kArrival) {
       session.arrival = SimTime(scanner.integer("an arrival", 0, kTraceTimeNsMax));
+    } else if (which == kGroup) {
+      session.group = scanner.integer("a group", 0, INT64_MAX);
     } else if (which == kSharedPrompt && names_tokens_) {
       throw lines_.error("\"shared_prompt\" in a trace of streams, which share by forks");
     } else if (which == kSharedPrompt) {
@@ -260,6 +264,10 @@ bool TraceReader::read_session(SessionSpec& session) {
       throw lines_.error(fmt::format("missing key \"{}\"", kKeys[i]));
     }
   }
+  if (last_id_ >= 0 && seen[kGroup] != has_groups_) {
+    throw lines_.error("expected \"group\" in all sessions or in none");
+  }
+  has_groups_ = seen[kGroup];
   if (session.id <= last_id_) {
     throw lines_.error(fmt::format("id {} after id {}: ids must increase", session.id, last_id_));
   }
@@ -343,6 +351,9 @@ void TraceWriter::write(const SessionSpec& session) {
   line_.clear();
   auto out = std::back_inserter(line_);
   fmt::format_to(out, "{{\"id\":{}", session.id);
+  if (session.group != SessionSpec::kNoGroup) {
+    fmt::format_to(out, ",\"group\":{}", session.group);
+  }
   if (header_.arrivals) {
     KVTIER_ASSERT(session.arrival >= last_arrival_, "arrivals do not decrease");
     KVTIER_ASSERT(session.arrival.ns <= kTraceTimeNsMax, "arrivals can be read back");

@@ -24,6 +24,8 @@
 /// The first line is the header. Each further line is one session:
 ///
 /// * `id`: ids increase.
+/// * `group`: number of the recorded session of which this is a part, in all lines or in none.
+///   Requests of an agent and its sub-agents have the same.
 /// * `arrival_ns`: arrival of the first turn, if `arrivals`; arrivals do not decrease.
 /// * `turns`: [user tokens, response tokens, time] each. The time is the think time in nanoseconds
 ///   since the previous turn's last token if `think_times`, and 0 for the first turn. It is the
@@ -127,6 +129,8 @@ class TraceReader final : public TraceSource {
   TraceHeader header_;
   bool names_tokens_ = false;
   std::int64_t last_id_ = -1;
+  /// Whether the sessions above have groups.
+  bool has_groups_ = false;
   SimTime last_arrival_{};
   /// By id.
   std::map<std::int64_t, Tokens> shared_prompts_;

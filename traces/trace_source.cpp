@@ -61,6 +61,7 @@ Tokens TraceSource::net_of_overhead(Tokens message) {
 }
 
 bool TraceSource::next(SessionSpec& session) {
+  session.group = SessionSpec::kNoGroup;
   session.shared_prompt = SharedPrompt();
   session.contents.clear();
   if (!read_session(session)) {

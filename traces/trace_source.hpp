@@ -89,7 +89,8 @@ class TraceSource : public SessionSource {
 
  protected:
   /// Overwrites `session` with the next session that has a turn; false at the end. Its messages may
-  /// have 0 .. kMessageTokensMax tokens. `session` comes without shared prompt and contents.
+  /// have 0 .. kMessageTokensMax tokens. `session` comes without group,
+  /// shared prompt and contents.
   virtual bool read_session(SessionSpec& session) = 0;
 
   ImportReport& counts() { return report_; }

@@ -27,10 +27,10 @@ WorkloadStatistics drain(SessionSource& source, const Visit& visit) {
   WorkloadStatistics statistics;
   statistics.count_blocks(source);
   SessionSpec session;
-  while (source.next(session)) {
+  for (std::int64_t read = 1; source.next(session); ++read) {
     statistics.add(session);
     visit(session);
-    if (statistics.sessions() % kSessionsBetweenChecks == 0) {
+    if (read % kSessionsBetweenChecks == 0) {
       check_interrupt();
       line.show(fmt::format("{} sessions", statistics.sessions()));
     }

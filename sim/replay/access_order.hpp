@@ -37,6 +37,7 @@ class AccessOrder {
       live_[slot].session.turns.swap(drawn_.turns);
       live_[slot].session.contents.swap(drawn_.contents);
       live_[slot].session.id = drawn_.id;
+      live_[slot].session.group = drawn_.group;
       live_[slot].session.shared_prompt = drawn_.shared_prompt;
       live_[slot].session.workload_class = drawn_.workload_class;
       live_[slot].next_turn = 0;

@@ -97,7 +97,7 @@ class BlockReplay {
     if (router_) {
       router_->set_now(accesses_.now());
       enter(router_
-                ->route({.session = static_cast<std::uint64_t>(accesses_.session().id),
+                ->route({.session = static_cast<std::uint64_t>(accesses_.session().identity()),
                          .priority = accesses_.session().priority,
                          .prompt = prompt.tokens,
                          .context = prompt},

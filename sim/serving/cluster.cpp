@@ -466,7 +466,7 @@ void Cluster::arrive(SessionSlot slot) {
 void Cluster::place(SessionSlot slot) {
   Turn& turn = turns_[slot];
   const RequestRecord& record = users_.request(slot);
-  const ClusterRouter::Request request{.session = static_cast<std::uint64_t>(record.session),
+  const ClusterRouter::Request request{.session = static_cast<std::uint64_t>(users_.identity(slot)),
                                        .priority = users_.priority(slot),
                                        .prompt = record.history + record.input,
                                        .context = turn.content.prompt};

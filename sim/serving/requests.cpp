@@ -117,6 +117,7 @@ SessionSlot Requests::begin_session() {
   s.next_turn = 0;
   s.shared_prompt = drawn_.shared_prompt;
   s.priority = drawn_.priority;
+  s.identity = drawn_.identity();
   s.began = drawn_.arrival;
   s.due = drawn_.arrival;
   s.history = s.shared_prompt.tokens;

@@ -184,6 +184,8 @@ class Requests final : public QueueView {
 
   /// By slot, of the session in it.
   [[nodiscard]] std::int64_t priority(SessionSlot slot) const { return sessions_[slot].priority; }
+  /// SessionSpec::identity.
+  [[nodiscard]] std::int64_t identity(SessionSlot slot) const { return sessions_[slot].identity; }
   /// Whether the order goes by it.
   [[nodiscard]] bool preempts_by_priority() const { return order_->preempts_by_priority(); }
 
@@ -319,6 +321,7 @@ class Requests final : public QueueView {
     SimTime due;
     SharedPrompt shared_prompt;
     std::int64_t priority = 0;
+    std::int64_t identity = 0;
     /// Tokens of the shared prompt, and of all earlier turns that have not been truncated away.
     Tokens history;
   };

@@ -216,6 +216,22 @@ TEST(Columns, AClosedLoopGathersSessions) {
             "(time=COLUMN,input=COLUMN,...)");
 }
 
+TEST(Columns, RequestsOfASessionAreAGroupInAnOpenLoop) {
+  const TempDir dir;
+  const auto path =
+      dir.file("t.csv", "t,in,out,ids,who\n1,8,2,1 2,x\n2,4,2,9,y\n4,16,2,1 2 3 4,x\n");
+  const auto groups = [&](const std::string& text, Loop loop) {
+    std::string all;
+    for (const SessionSpec& session : read_all(*open(path, text, loop))) {
+      all += fmt::format("{}:{} ", session.group, session.identity());
+    }
+    return all;
+  };
+  EXPECT_EQ(groups(kBlocks + ",session=who", Loop::open), "0:0 1:1 0:0 ");
+  EXPECT_EQ(groups(kBlocks, Loop::open), "-1:0 -1:1 -1:2 ");
+  EXPECT_EQ(groups(kBlocks + ",session=who", Loop::closed), "-1:0 -1:1 ");
+}
+
 TEST(Columns, NamesTheLineAndTheColumnThatIsWrong) {
   const TempDir dir;
   const auto error = [&](const std::string& text, const std::string& names) {

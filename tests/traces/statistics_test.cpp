@@ -9,6 +9,26 @@ namespace {
 
 using testing::turn;
 
+TEST(WorkloadStatistics, TheSessionsOfAGroupCountAsOne) {
+  WorkloadStatistics statistics;
+  statistics.add({.id = 0, .group = 7, .turns = {turn(10, 90), turn(20, 80)}});
+  statistics.add({.id = 1, .group = 8, .turns = {turn(2048, 2049)}});
+  statistics.add({.id = 2, .group = 7, .turns = {turn(1500, 1000)}});
+  EXPECT_EQ(statistics.sessions(), 2);
+  EXPECT_EQ(statistics.turns(), 4);
+  EXPECT_EQ(statistics.turns_per_session().maximum(), 3);
+  EXPECT_DOUBLE_EQ(statistics.multi_turn_share(), 0.5);
+  // The longest parts have 2500 and 4097 tokens.
+  EXPECT_EQ(statistics.session_tokens().minimum(), 2500);
+  EXPECT_DOUBLE_EQ(statistics.over_2k_share(), 1);
+  EXPECT_DOUBLE_EQ(statistics.over_4k_share(), 0.5);
+  WorkloadStatistics more;
+  more.add({.id = 3, .group = 7, .turns = {turn(1, 1)}});
+  statistics.merge(more);
+  EXPECT_EQ(statistics.sessions(), 2);
+  EXPECT_EQ(statistics.turns_per_session().maximum(), 4);
+}
+
 TEST(WorkloadStatistics, AddsUpAHandMadeWorkload) {
   WorkloadStatistics statistics;
   statistics.add({.id = 0,

@@ -210,6 +210,21 @@ TEST(TraceFormat, RefusesSessionsOutOfOrder) {
             "bad.jsonl:3: id 4 after id 4: ids must increase");
   EXPECT_EQ(error_of(R"({"id":5,"arrival_ns":9,"turns":[[1,2,0]]})"),
             "bad.jsonl:3: arrival at 9 ns after one at 10 ns: arrivals must not decrease");
+  EXPECT_EQ(error_of(R"({"id":5,"group":0,"arrival_ns":10,"turns":[[1,2,0]]})"),
+            "bad.jsonl:3: expected \"group\" in all sessions or in none");
+}
+
+TEST(TraceFormat, RoundTripsGroups) {
+  const TempDir dir;
+  TraceWriter writer(dir.path() / "t.jsonl", {});
+  writer.write({.id = 0, .group = 5, .turns = {turn(1, 2)}});
+  writer.write({.id = 1, .group = 0, .turns = {turn(3, 4)}});
+  writer.commit();
+  TraceReader reader(dir.path() / "t.jsonl");
+  const std::vector<SessionSpec> sessions = read_all(reader);
+  ASSERT_EQ(sessions.size(), 2U);
+  EXPECT_EQ(sessions[0].identity(), 5);
+  EXPECT_EQ(sessions[1].identity(), 0);
 }
 
 TEST(TraceFormat, RefusesArrivalsThatTheHeaderDenies) {

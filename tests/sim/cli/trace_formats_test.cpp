@@ -2,6 +2,7 @@
 /// the command line names.
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -70,7 +71,8 @@ TEST_F(TraceFormats, EventsOfAKvCacheAreRead) {
 TEST_F(TraceFormats, AnyTableIsReadByItsColumns) {
   write("table.csv", kTable);
   EXPECT_EQ(stats({"table.csv", "--columns", kBlocks})["blocks"]["ideal_hits"]["blocks"], 5);
-  EXPECT_EQ(stats({"table.csv", "--columns", kBlocks, "--format", "columns"})["sessions"], 3);
+  // The three requests of an open loop are of two users.
+  EXPECT_EQ(stats({"table.csv", "--columns", kBlocks, "--format", "columns"})["sessions"], 2);
   EXPECT_EQ(stats({"table.csv", "--columns", kBlocks, "--logged"})["sessions"], 2);
   const json log = stats({"table.csv", "--columns", kLog});
   EXPECT_EQ(log["sessions"], 2);
@@ -215,8 +217,62 @@ class AgentSessions : public TraceFormats {
 TEST_F(AgentSessions, AFolderAndItsArchiveHaveTheSameStatistics) {
   const Outcome folder = kvtier({"trace", "stats", "s", "--json", "-"});
   EXPECT_EQ(folder.code, 0) << folder.err;
-  EXPECT_EQ(json::parse(folder.out)["sessions"], 4);
+  EXPECT_EQ(json::parse(folder.out)["sessions"], 3);
   EXPECT_EQ(folder.out, kvtier({"trace", "stats", "s.tar", "--json", "-"}).out);
+}
+
+TEST_F(AgentSessions, ASessionAndItsSubAgentsCountAsOne) {
+  std::filesystem::create_directories(path("team"));
+  write("team/a.json", R"({"block_size": 4, "requests": [
+      {"t": 0, "in": 4, "out": 2, "hash_ids": [1]},
+      {"t": 1, "requests": [{"t": 0, "in": 8, "out": 2, "hash_ids": [1, 2]},
+                            {"t": 1, "in": 9, "out": 2, "hash_ids": [1, 2]}]},
+      {"t": 2, "in": 6, "out": 2, "hash_ids": [1]}]})");
+  write("team/b.json", files_.front().second);
+  for (const char* loop : {"", "--logged", "--closed"}) {
+    std::vector<std::string> options{"team"};
+    if (*loop != '\0') {
+      options.emplace_back(loop);
+    }
+    const json all = stats(options);
+    EXPECT_EQ(all["sessions"], 2) << loop;
+    EXPECT_EQ(all["turns"], 6) << loop;
+    EXPECT_EQ(all["turns_per_session"]["max"], 4) << loop;
+    EXPECT_EQ(all["multi_turn_sessions_fraction"], 1.0) << loop;
+    std::vector<std::string> command{"trace", "import", "--out", "t.jsonl"};
+    command.insert(command.end(), options.begin(), options.end());
+    ASSERT_EQ(kvtier(command).code, 0);
+    EXPECT_EQ(stats({"t.jsonl"})["turns_per_session"], all["turns_per_session"]) << loop;
+  }
+}
+
+TEST_F(AgentSessions, ARouterWithSessionsKeepsARecordedSessionOnOneInstance) {
+  std::filesystem::create_directories(path("one"));
+  json requests = json::array();
+  for (int i = 0; i < 8; ++i) {
+    requests.push_back(
+        {{"t", i}, {"in", 16}, {"out", 2}, {"hash_ids", {4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3}}});
+  }
+  write("one/a.json", json{{"block_size", 4}, {"requests", requests}}.dump());
+  write_run({{"/workload",
+              {{"trace", "one"},
+               {"arrivals", "trace"},
+               {"think_time", {{"model", "logged"}}},
+               {"measure", "all"}}},
+             {"/system", "vllm"},
+             {"/cluster", {{"instances", 8}, {"router", {{"policy", "session"}}}}}});
+  for (const auto& [mode, count] :
+       {std::pair("--untimed", "turns"), std::pair("--seed=1", "requests")}) {
+    const Outcome outcome = kvtier({"simulate", "run.json", mode, "--json", "out.json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const json result = read_json("out.json");
+    EXPECT_EQ(result["workload"]["sessions"], 1) << mode;
+    int used = 0;
+    for (const json& instance : result["metrics"]["instances"]) {
+      used += instance[count] != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(used, 1) << mode;
+  }
 }
 
 TEST_F(AgentSessions, NoOutputGoesIntoTheFolderThatIsRead) {
@@ -255,7 +311,7 @@ TEST_F(AgentSessions, AStartBeyondTheClockWritesNothing) {
   const std::string beyond = "lies beyond the 146 years that can be simulated";
   write_start({{"every", "80000h"}});
   EXPECT_EQ(kvtier({"trace", "generate", "w.json", "--out", "t.jsonl"}).code, 0);
-  EXPECT_EQ(stats({"t.jsonl"})["sessions"], 4);
+  EXPECT_EQ(stats({"t.jsonl"})["sessions"], 3);
   std::filesystem::remove(path("t.jsonl"));
   write_start({{"every", "1000000h"}});
   expect_bad_input({"trace", "generate", "w.json", "--out", "t.jsonl"},
