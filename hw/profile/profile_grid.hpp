@@ -34,6 +34,9 @@ class ProfileGrid {
   };
   [[nodiscard]] Time at(double first, double second = 0) const;
 
+  /// The largest value of the first axis.
+  [[nodiscard]] double first_axis_end() const { return rows_.back().x; }
+
   /// The values of the second axis, ascending; {0} if there is none.
   [[nodiscard]] const std::vector<double>& second_axis() const { return ys_; }
 

@@ -565,21 +565,27 @@ ProfileTiming::WorkTime ProfileTiming::outside(double tokens, double rows) const
 ProfileTiming::WorkTime ProfileTiming::extend_attention(const LayerKind& kind, double added,
                                                         double past) const {
   const Attention& attention = kind.attention;
-  const auto roofline = [&](double before) {
+  const auto roofline = [&](double fresh, double before) {
     return roofline_->attention_of(index_of(kind),
-                                   {.added = Tokens(static_cast<std::int64_t>(added)),
+                                   {.added = Tokens(static_cast<std::int64_t>(fresh)),
                                     .past = Tokens(static_cast<std::int64_t>(before))});
   };
   if (!attention.extend) {
     if (attention.of_rank || attention.window > 0) {
-      return WorkTime(std::max(attention.shortest, roofline(past)));
+      return WorkTime(std::max(attention.shortest, roofline(added, past)));
     }
     return WorkTime(std::max(attention.shortest,
                              extend_attention_seconds(attention.shape, added, past, attained_)));
   }
   if (attention.of_rank) {
+    // Beyond the grid, `at` is proportional to the tokens: as many prompts as the longest measured
+    // one. The roofline adds the pairs of tokens of different prompts, and those with past tokens.
     ProfileGrid::Time time = attention.extend->at(added, 0);
-    time.seconds += past > 0 ? std::max(0.0, roofline(past) - roofline(0)) : 0;
+    const double measured = std::min(added, attention.extend->first_axis_end());
+    if (past > 0 || added > measured) {
+      const double inside = added / measured * roofline(measured, 0);
+      time.seconds += std::max(0.0, roofline(added, past) - inside);
+    }
     return {time, attention.extrapolated || past > 0};
   }
   return {attention.extend->at(added, past),

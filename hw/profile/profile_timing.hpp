@@ -57,7 +57,7 @@ class RooflineTiming;
 /// The requests of a stage are dealt to its ranks (attention_dp) in turn. The rank with the most
 /// tokens and the rank with the longest attention set the pace. The tokens of all ranks share one
 /// all-reduce for MLPs and experts. Latent attention is measured with its projections (mla_prefill,
-/// mla_decode); past tokens of its prefills take the roofline's time.
+/// mla_decode); the roofline adds pairs with past tokens, and those of prompts beyond the table.
 ///
 /// An engine replaces the iteration overhead with its host times, and adds factors for experts and
 /// for iterations with prompts (engine.hpp).

@@ -8,6 +8,7 @@
 
 #include "hw/profile/profile_timing.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/serving/prompt_prefill.hpp"
 
 namespace kvtier {
 namespace {
@@ -76,8 +77,7 @@ StoreFacts store_facts(const RunConfig& config) {
       timing = make_timing(config.model, config.hardware, config.system.positions,
                            config.serving.slots, config.system.engine);
     }
-    const PrefillPart all{.added = tokens, .past = Tokens(0)};
-    return tokens.value == 0 ? SimDuration(0) : timing->prefill({&all, 1}).total;
+    return prompt_prefill(config, *timing, tokens).time;
   };
   return facts;
 }

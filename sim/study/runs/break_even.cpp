@@ -7,16 +7,12 @@
 
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/topology.hpp"
+#include "sim/serving/prompt_prefill.hpp"
 
 namespace kvtier {
 namespace {
 
 constexpr Tokens kShortest(512);
-
-PrefillTime prefill(const TimingModel& timing, Tokens tokens) {
-  const PrefillPart part{.added = tokens, .past = Tokens(0)};
-  return timing.prefill({&part, 1});
-}
 
 std::vector<Tokens> lengths_up_to(Tokens window) {
   std::vector<Tokens> lengths;
@@ -105,9 +101,9 @@ BreakEven break_even(const RunConfig& config) {
     found.times += fmt::format(", engine {}", config.system.engine->version);
   }
   for (const Tokens tokens : found.tokens) {
-    const PrefillTime time = prefill(*timing, tokens);
-    found.recompute.push_back(time.total);
-    found.extrapolated.push_back(time.extrapolated);
+    const PromptPrefill prefill = prompt_prefill(config, *timing, tokens);
+    found.recompute.push_back(prefill.time);
+    found.extrapolated.push_back(prefill.extrapolated);
   }
   const Topology topology = server_topology(hardware);
   const auto add = [&](bool installed, Medium tier) {
@@ -122,8 +118,9 @@ BreakEven break_even(const RunConfig& config) {
                       .loads = {},
                       .loading_wins = {}};
     std::ranges::transform(found.tokens, std::back_inserter(one.loads), load);
-    one.loading_wins = ranges(
-        found.tokens, [&](Tokens tokens) { return load(tokens) < prefill(*timing, tokens).total; });
+    one.loading_wins = ranges(found.tokens, [&](Tokens tokens) {
+      return load(tokens) < prompt_prefill(config, *timing, tokens).time;
+    });
     found.tiers.push_back(std::move(one));
   };
   add(hardware.dram.has_value(), Medium::dram);

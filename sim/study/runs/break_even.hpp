@@ -31,7 +31,7 @@ struct BreakEven {
   Bytes kv_bytes_per_token;
   /// Context lengths: 512 tokens, 1024, ..., and the context window.
   std::vector<Tokens> tokens;
-  /// Time of one prefill of all tokens.
+  /// Time of the prefill of all tokens, in the iterations in which the system computes them.
   std::vector<SimDuration> recompute;
   /// For each length, whether the time of its prefill is extrapolated.
   std::vector<bool> extrapolated;

@@ -173,27 +173,53 @@ TEST(ProfileLayers, ExpertsTakeTheTimeOfTheirTableTimesTheFactor) {
   EXPECT_NE(std::ranges::find(none.from_roofline(), "experts"), none.from_roofline().end());
 }
 
+/// Latent attention with its projections, in the format of DeepSeek-V3's matrices.
+ProfileTable latent_module(OperationId operation, std::vector<ProfileCell> cells) {
+  return {.operation = operation,
+          .variant = kModuleVariant,
+          .method = "test",
+          .dtype = DataType::fp8_block,
+          .shape = {{"attention_heads", 128}},
+          .axes = profile_operation(operation).axes,
+          .cells = std::move(cells)};
+}
+
+Profile latent_profile(std::int64_t longest_prompt, double seconds) {
+  using enum OperationId;
+  return profile_of(
+      {latent_module(mla_decode, {cell({1, 1}, 5e-5), cell({1, 1001}, 6e-5)}),
+       latent_module(mla_prefill, {cell({1, 0}, 5e-5), cell({longest_prompt, 0}, seconds)})});
+}
+
 TEST(ProfileLayers, LatentAttentionHasItsProjections) {
   const ModelConfig model = test::load_model("deepseek-v3");
-  const auto module = [](OperationId operation, std::vector<ProfileCell> cells) {
-    return ProfileTable{.operation = operation,
-                        .variant = kModuleVariant,
-                        .method = "test",
-                        .dtype = DataType::fp8_block,
-                        .shape = {{"attention_heads", 128}},
-                        .axes = profile_operation(operation).axes,
-                        .cells = std::move(cells)};
-  };
-  const Profile profile =
-      profile_of({module(OperationId::mla_decode, {cell({1, 1}, 5e-5), cell({1, 1001}, 6e-5)}),
-                  module(OperationId::mla_prefill, {cell({1, 0}, 5e-5), cell({1024, 0}, 1e-3)})});
-  const ProfileTiming timing(model, hardware_of(profile), KeyPositions::embedded, 1);
+  const ProfileTiming timing(model, hardware_of(latent_profile(1024, 1e-3)), KeyPositions::embedded,
+                             1);
   const double layers = static_cast<double>(model.layers);
   EXPECT_NEAR(decode_seconds(timing, 1, 1001) - decode_seconds(timing, 1, 1), layers * 1e-5, 1e-8);
   for (const std::string& name : timing.from_roofline()) {
     EXPECT_FALSE(name.starts_with("gemm attention")) << name;
     EXPECT_FALSE(name.starts_with("mla")) << name;
   }
+}
+
+// 4,096 tokens are four measured prompts, and the roofline has the pairs of tokens of different
+// ones, as if the four were computed one after the other.
+TEST(ProfileLayers, LatentAttentionOfLongPromptsAddsThePairsBeyondTheTable) {
+  const ModelConfig model = test::load_model("deepseek-v3");
+  const auto whole = [&](const Profile& profile) {
+    const PrefillPart part{.added = Tokens(4096), .past = Tokens(0)};
+    return ProfileTiming(model, hardware_of(profile), KeyPositions::embedded, 1)
+        .prefill({&part, 1})
+        .layer.seconds();
+  };
+  const RooflineTiming roofline(model, hardware_of(latent_profile(1024, 1e-3)), 1);
+  const auto attention_of = [&](std::int64_t added) {
+    return roofline.attention_of(0, {.added = Tokens(added), .past = Tokens(0)});
+  };
+  const double pairs = attention_of(4096) - 4 * attention_of(1024);
+  EXPECT_GT(pairs, 1e-4);
+  EXPECT_NEAR(whole(latent_profile(1024, 1e-3)), whole(latent_profile(4096, 4e-3 + pairs)), 1e-8);
 }
 
 TEST(ProfileLayers, RanksAttendToTheirOwnRequests) {
