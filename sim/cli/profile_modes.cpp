@@ -9,6 +9,7 @@
 #include "calibrate/check.hpp"
 #include "calibrate/explain.hpp"
 #include "calibrate/from_table.hpp"
+#include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/topology.hpp"
 #include "sim/cli/output.hpp"
@@ -168,6 +169,7 @@ int explain_command(const Program& program, const ExplainCommandOptions& options
   }
   const HardwareConfig hardware = resolve_hardware(named, model, presets);
   Problems problems;
+  check_measured_gpu(model, hardware, problems);
   check_profile_timing(model, hardware, problems);
   problems.throw_if_any();
   const auto timing = make_timing(model, hardware, KeyPositions::decoupled, 1);

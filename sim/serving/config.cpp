@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/backend.hpp"
 #include "sim/policy/routing.hpp"
@@ -804,6 +805,7 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
   if (has_shape) {
     check_fits(config.model, config.hardware, problems);
     check_resuming(config, problems);
+    check_measured_gpu(config.model, config.hardware, problems);
     check_profile_timing(config.model, config.hardware, problems);
   }
   const OfferedKnowledge offered = config.serving.knowledge;

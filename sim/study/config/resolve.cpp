@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "hw/model/model.hpp"
+#include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_hardware.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
@@ -282,33 +283,38 @@ std::int64_t gpus_of(const Json& hardware, const std::vector<Override>& override
   return gpus.is_number_integer() ? std::max<std::int64_t>(1, gpus.get<std::int64_t>()) : 1;
 }
 
+/// A profile, or null, and the hardware as its preset describes it. Without a preset that is the
+/// whole section of the file.
+struct ProfiledHardware {
+  std::shared_ptr<const Profile> profile;
+  Json described;
+};
+
 /// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
 /// Measured values override the preset, and the config's own keys override both. Without a preset
-/// the profile describes the whole server. Returns the profile, or null if there is none.
-std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& section,
-                                               const std::string& origin,
-                                               const std::filesystem::path& base_dir,
-                                               const ConfigDirectory& presets,
-                                               const std::vector<Override>& overrides,
-                                               Problems& problems, bool& usable,
-                                               const std::string& parent = "") {
+/// the profile describes the whole server.
+ProfiledHardware expand_hardware(Json& root, const Section& section, const std::string& origin,
+                                 const std::filesystem::path& base_dir,
+                                 const ConfigDirectory& presets,
+                                 const std::vector<Override>& overrides, Problems& problems,
+                                 bool& usable, const std::string& parent = "") {
   Json own = root.contains(section.key) ? root[section.key] : Json();
   usable = expand_section(root, section, origin, base_dir, presets, problems, parent);
   if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
       !root[section.key].contains(kProfileKey)) {
-    return nullptr;
+    return {};
   }
   Json& hardware = root[section.key];
   const Json name = hardware[kProfileKey];
   if (!name.is_string() || name == "none") {
-    return nullptr;  // the reader reports a value that is no name
+    return {};  // the reader reports a value that is no name
   }
   const std::string pointer = parent + "/" + section.key;
   std::shared_ptr<const Profile> profile =
       load_profile(name.get<std::string>(), base_dir, presets, pointer, problems);
   if (!profile) {
     usable = false;
-    return nullptr;
+    return {};
   }
   const std::string source = "profile " + profile->name;
   const bool has_preset = own.is_string() || own.contains(kPresetKey);
@@ -323,30 +329,47 @@ std::shared_ptr<const Profile> expand_hardware(Json& root, const Section& sectio
   } else {
     problems.set_origin(pointer, source);
   }
+  Json described;
+  if (has_preset) {
+    const Json& preset = own.is_string() ? own : own[kPresetKey];
+    Problems reported;
+    described =
+        *load_preset(section, preset.get<std::string>(), base_dir, presets, pointer, reported);
+  }
   if (own.is_object()) {
     own.erase(kPresetKey);
     merge(base, own, pointer, origin, problems);
   }
   hardware = std::move(base);
-  return profile;
+  return {.profile = std::move(profile), .described = has_preset ? std::move(described) : hardware};
 }
 
-/// Expands the hardware of each of /cluster/groups, and returns their profiles.
-std::vector<std::shared_ptr<const Profile>> expand_groups(Json& root, const std::string& origin,
-                                                          const std::filesystem::path& base_dir,
-                                                          const ConfigDirectory& presets,
-                                                          Problems& problems) {
-  std::vector<std::shared_ptr<const Profile>> profiles;
+/// Reports what check_replaced_rates does of hardware that was read from a config.
+void check_described(const ModelConfig& model, const ProfiledHardware& from,
+                     const HardwareConfig& hardware, Problems& problems) {
+  HardwareConfig described;
+  Problems unreadable;
+  read_value(described, from.described, "", unreadable);
+  if (unreadable.empty()) {
+    check_replaced_rates(model, described, hardware, problems);
+  }
+}
+
+/// Expands the hardware of each of /cluster/groups.
+std::vector<ProfiledHardware> expand_groups(Json& root, const std::string& origin,
+                                            const std::filesystem::path& base_dir,
+                                            const ConfigDirectory& presets, Problems& problems) {
+  std::vector<ProfiledHardware> expanded;
   const Section& hardware = *std::find_if(kSections.begin(), kSections.end(), [](const Section& s) {
     return std::string_view(s.key) == "hardware";
   });
   const Json::json_pointer groups("/cluster/groups");
   if (!root.contains(groups) || !root[groups].is_array()) {
-    return profiles;  // the reader reports what is wrong
+    return expanded;  // the reader reports what is wrong
   }
   for (std::size_t i = 0; i < root[groups].size(); ++i) {
     Json& group = root[groups][i];
-    profiles.emplace_back();
+    expanded.emplace_back();
     if (!group.is_object() || !group.contains("hardware") || group["hardware"] == "same") {
       continue;
     }
@@ -354,14 +377,14 @@ std::vector<std::shared_ptr<const Profile>> expand_groups(Json& root, const std:
     if (root.contains("model")) {
       group["model"] = root["model"];  // KV is copied in pieces of the model
     }
-    profiles.back() = expand_hardware(group, hardware, origin, base_dir, presets, {}, problems,
+    expanded.back() = expand_hardware(group, hardware, origin, base_dir, presets, {}, problems,
                                       usable, fmt::format("/cluster/groups/{}", i));
     group.erase("model");
     if (!usable) {
       group.erase("hardware");  // its problem is reported
     }
   }
-  return profiles;
+  return expanded;
 }
 
 bool is_section(const std::string& pointer) {
@@ -464,12 +487,12 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     }
   };
   std::vector<std::string> unusable;
-  std::shared_ptr<const Profile> profile;
+  ProfiledHardware profiled;
   for (const Section& section : kSections) {
     bool usable = true;
     if (std::string_view(section.key) == "hardware") {
-      profile = expand_hardware(root, section, origin, base_dir, presets, request.overrides,
-                                problems, usable);
+      profiled = expand_hardware(root, section, origin, base_dir, presets, request.overrides,
+                                 problems, usable);
     } else {
       usable = expand_section(root, section, origin, base_dir, presets, problems);
     }
@@ -483,7 +506,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     return std::ranges::none_of(kSections,
                                 [&](const Section& section) { return is_in(section, pointer); });
   });
-  const std::vector<std::shared_ptr<const Profile>> group_profiles =
+  const std::vector<ProfiledHardware> profiled_groups =
       expand_groups(root, origin, base_dir, presets, problems);
   if (request.seed) {
     root["seed"] = *request.seed;
@@ -502,16 +525,25 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   resolved.base_dir = base_dir;
   read_value(resolved.config, root, "", problems);
   if (resolved.config.hardware.profile) {
-    resolved.config.hardware.profile->loaded = std::move(profile);
+    resolved.config.hardware.profile->loaded = profiled.profile;
   }
   std::vector<InstanceGroupConfig>& groups = resolved.config.cluster.groups;
-  for (std::size_t i = 0; i < std::min(groups.size(), group_profiles.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(groups.size(), profiled_groups.size()); ++i) {
     if (groups[i].hardware && groups[i].hardware->config.profile) {
-      groups[i].hardware->config.profile->loaded = group_profiles[i];
+      groups[i].hardware->config.profile->loaded = profiled_groups[i].profile;
     }
   }
   if (problems.empty()) {
     check_run_config(resolved.config, registry, problems);
+    const ModelConfig& model = resolved.config.model;
+    check_described(model, profiled, resolved.config.hardware, problems);
+    for (std::size_t i = 0; i < std::min(groups.size(), profiled_groups.size()); ++i) {
+      if (groups[i].hardware) {
+        Problems of_group;
+        check_described(model, profiled_groups[i], groups[i].hardware->config, of_group);
+        add_of_group(of_group, i, problems);
+      }
+    }
   }
   std::vector<std::string> lines;
   std::copy_if(problems.lines().begin(), problems.lines().end(), std::back_inserter(lines),
@@ -549,7 +581,7 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
   Problems problems;
   Json root{{"model", write_value(model)}, {"hardware", hardware}};
   bool usable = true;
-  std::shared_ptr<const Profile> profile =
+  const ProfiledHardware profiled =
       expand_hardware(root, kSections[1], "", {}, presets, {}, problems, usable);
   HardwareConfig config;
   if (usable) {
@@ -560,7 +592,7 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
   }
   problems.throw_if_any();
   if (config.profile) {
-    config.profile->loaded = std::move(profile);
+    config.profile->loaded = profiled.profile;
   }
   return config;
 }

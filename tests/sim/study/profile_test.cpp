@@ -40,7 +40,7 @@ Profile small_profile() {
                     .peak = FlopsPerSecond(1e12),
                     .memory_bandwidth = BytesPerSecond(1e11),
                     .limits_source = "made up"};
-  profile.host = ProfileHost{.cpu = "c", .cores = 1, .memory = Bytes(std::int64_t{1} << 30)};
+  profile.host = ProfileHost{.cpu = "abacus", .cores = 1, .memory = Bytes(std::int64_t{1} << 30)};
   const auto add = [&profile](OperationId id, std::string variant,
                               std::map<std::string, std::int64_t> shape) -> ProfileTable& {
     profile.tables.push_back({.operation = id,
@@ -229,13 +229,15 @@ TEST_F(ProfileHardware, MayBeSetOnTheCommandLine) {
 }
 
 TEST_F(ProfileHardware, ResolvesToAConfigThatResolvesToItself) {
-  const RunConfig first = resolve(kProfileAlone);
-  const Json printed = write_value(first);
-  ConfigRequest again;
-  again.file = dir_.write("again.json", printed.dump());
-  const RunConfig second = resolve_config(again, presets(), builtin_policies()).config;
-  EXPECT_EQ(write_value(second), printed);
-  EXPECT_TRUE(second.hardware.profile->loaded);
+  for (const char* hardware : {kProfileAlone, R"({"preset": "h100-8x", "gpus": 1})"}) {
+    const RunConfig first = resolve(hardware);
+    const Json printed = write_value(first);
+    ConfigRequest again;
+    again.file = dir_.write("again.json", printed.dump());
+    const RunConfig second = resolve_config(again, presets(), builtin_policies()).config;
+    EXPECT_EQ(write_value(second), printed);
+    EXPECT_TRUE(second.hardware.profile->loaded);
+  }
 }
 
 TEST_F(ProfileHardware, NamesEveryProblemOfTheProfile) {
@@ -255,6 +257,94 @@ TEST_F(ProfileHardware, RefusesAModelThatWasNotMeasured) {
       << lines[0];
   EXPECT_EQ(problems(kProfileAlone, {"/model/hidden_size=96", "/hardware/unmeasured=roofline"}),
             Lines{});
+}
+
+/// One GPU of h100-8x, whose preset names the profile h100-vllm.
+Json one_h100(const Json& keys = Json::object()) {
+  Json hardware{{"preset", "h100-8x"}, {"gpus", 1}};
+  hardware.merge_patch(keys);
+  return hardware;
+}
+
+TEST_F(ProfileHardware, RefusesToOverrideRatesThatTheProfileReplaces) {
+  const auto line = [](const char* origin, const char* pointer, const char* expected,
+                       const char* got) {
+    return fmt::format(
+        "{}: {}: expected {}, got {}: the times are those that profile h100-vllm measured on "
+        "H100-80G SXM; set /hardware/profile to \"none\" for times that follow from this key",
+        origin, pointer, expected, got);
+  };
+  EXPECT_EQ(problems(one_h100().dump(),
+                     {"/hardware/gpu/peak=1PFLOP/s", "/hardware/hbm/bandwidth=4TB/s",
+                      "/hardware/efficiency/compute=0.5", "/hardware/efficiency/memory=0.9"}),
+            (Lines{line("--set", "/hardware/efficiency/compute", "0.68", "0.5"),
+                   line("--set", "/hardware/efficiency/memory", "0.85", "0.9"),
+                   line("--set", "/hardware/gpu/peak", R"("989.4TFLOP/s")", R"("1PFLOP/s")"),
+                   line("--set", "/hardware/hbm/bandwidth", R"("3.35TB/s")", R"("4TB/s")")}));
+  EXPECT_EQ(
+      problems(one_h100({{"gpu", {{"peaks", {{"fp8", "1.5PFLOP/s"}}}}}}).dump()),
+      (Lines{
+          line("run.json", "/hardware/gpu/peaks/fp8", R"("1.9788PFLOP/s")", R"("1.5PFLOP/s")"),
+          line("run.json", "/hardware/gpu/peaks/fp4", R"("1.9788PFLOP/s")", R"("1.5PFLOP/s")")}));
+  // The all-reduces of two GPUs are measured.
+  const Lines link{"/hardware/gpus=2", "/hardware/links/gpu/bandwidth=900GB/s"};
+  EXPECT_EQ(
+      problems(one_h100().dump(), link),
+      (Lines{line("--set", "/hardware/links/gpu/bandwidth", R"("450GB/s")", R"("900GB/s")")}));
+}
+
+TEST_F(ProfileHardware, OverridesRatesThatTheProfileDoesNotReplace) {
+  const std::string peak = "/hardware/gpu/peak=2PFLOP/s";
+  EXPECT_EQ(problems(one_h100().dump(), {peak, "/hardware/profile=none"}), Lines{});
+  // The roofline has all times of a model whose sizes are given by hand.
+  EXPECT_EQ(problems(one_h100().dump(), {peak, "/model/total_parameters=1000000"}), Lines{});
+  EXPECT_EQ(problems(one_h100().dump(), {"/hardware/gpu/peak=0.9894PFLOP/s"}), Lines{})
+      << "the same in another unit";
+  EXPECT_EQ(problems(one_h100().dump(), {"/hardware/efficiency/iteration_overhead=1ms",
+                                         "/hardware/hbm/capacity=90GiB"}),
+            Lines{});
+}
+
+TEST_F(ProfileHardware, RefusesAProfileOfAnotherGpu) {
+  const Json h20{{"preset", "h100-80g"},
+                 {"gpus", 1},
+                 {"gpu", {{"name", "H20"}, {"peak", "148TFLOP/s"}}},
+                 {"hbm", {{"bandwidth", "4TB/s"}}},
+                 {"unmeasured", "roofline"}};
+  EXPECT_EQ(problems(h20.dump()), Lines{});
+  EXPECT_EQ(problems(h20.dump(), {"/hardware/profile=h100-vllm"}),
+            Lines{"run.json: /hardware/profile: expected a profile of the described GPU, H20 "
+                  "(148TFLOP/s, 4TB/s), got h100-vllm, measured on H100-80G SXM (989.4TFLOP/s, "
+                  "3.35TB/s): describe that GPU, by its preset or by the profile without a preset, "
+                  "or set /hardware/profile to \"none\""});
+  EXPECT_EQ(problems(R"({"preset": "h200", "gpus": 1, "profile": "h100-vllm",
+                         "unmeasured": "roofline"})")
+                .size(),
+            1U);
+  // The driver's clocks give a higher peak than the datasheet.
+  EXPECT_EQ(problems(R"({"preset": "h100-80g", "gpus": 1, "profile": "h100-llama2-13b",
+                         "unmeasured": "roofline"})"),
+            Lines{});
+}
+
+TEST_F(ProfileHardware, AcceptsAProcessorBesideAnyDescription) {
+  EXPECT_EQ(problems(R"({"preset": "a100-80g", "gpus": 1, "profile": "xeon-2core",
+                         "unmeasured": "roofline"})"),
+            Lines{});
+}
+
+TEST_F(ProfileHardware, ChecksTheHardwareOfGroups) {
+  const auto group = [](const Json& hardware) {
+    return Lines{
+        "/hardware/unmeasured=roofline", "/cluster/instances=2",
+        "/cluster/groups=" +
+            Json::array({Json{{"first", 0}, {"instances", 1}, {"hardware", hardware}}}).dump()};
+  };
+  EXPECT_EQ(problems(kProfileAlone, group(one_h100())), Lines{});
+  const Lines found = problems(kProfileAlone, group(one_h100({{"hbm", {{"bandwidth", "4TB/s"}}}})));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_TRUE(found[0].starts_with("/cluster/groups/0/hardware/hbm/bandwidth: expected "))
+      << found[0];
 }
 
 TEST_F(ProfileHardware, IsUsedByASimulation) {

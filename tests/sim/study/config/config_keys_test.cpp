@@ -235,8 +235,8 @@ class Bases {
     profile.device = {.name = "device",
                       .driver = "none",
                       .memory = Bytes(1),
-                      .peak = FlopsPerSecond(1e18),
-                      .memory_bandwidth = BytesPerSecond(1e15),
+                      .peak = config.hardware.gpu.peak,
+                      .memory_bandwidth = config.hardware.hbm.bandwidth,
                       .limits_source = "none"};
     profile.tables.push_back(
         {.operation = OperationId::gemm,
