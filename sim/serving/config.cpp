@@ -253,6 +253,12 @@ void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool i
          "\"none\" for a tier that has what leaves hbm");
   refuse(victims && is_second && blocks.touch == Touch::lookup, "touch",
          "end for a tier that has what leaves hbm: what is found leaves it");
+  refuse(
+      blocks.allocation == Allocation::write &&
+          (!is_block || (system.tiers.hbm ? !is_second || victims || is_offload : !is_first)),
+      "allocation",
+      "per_block, but for blocks in the first tier without one in hbm, or in the tier behind hbm "
+      "where uses count at the look-up");
   refuse(!blocks.lease_newcomers && blocks.lease.ns == 0, "lease_newcomers",
          "true without a lease");
   refuse(

@@ -117,6 +117,7 @@ StoreRules store_rules(const RunConfig& config) {
                    .shared = is_shared(config, name),
                    .insertion = of_blocks.insertion,
                    .touch = of_blocks.touch,
+                   .allocation = of_blocks.allocation,
                    .whole_need = blocks.whole_need,
                    .one_block_more = blocks.one_block_more};
     if (pool.shared) {

@@ -168,9 +168,16 @@ class ExtentStore final : public Store, private OffloadCalls {
       publish(request, request.context.tokens);
       give_back(request);
     } else {
-      const End first = rules_.pools.front().insertion;
-      streams_.path(request.context.stream, request.context.tokens.value / block(), block(), path_);
-      walk(path_, first, [&](const BlockRun& run) { put_found(request, run); });
+      const bool at_once = rules_.pools.front().allocation == Allocation::write;
+      const std::int64_t end = request.context.tokens.value / block();
+      streams_.path(request.context.stream, end, block(), path_);
+      walk(path_, rules_.pools.front().insertion, [&](BlockRun run) {
+        run.end = at_once ? std::min(run.end, request.found) : run.end;
+        put_found(request, run);
+      });
+      if (at_once) {
+        put_new(0, request.found, end);
+      }
     }
     if (!offloads_) {
       free_requests_.push_back(id);
@@ -534,6 +541,48 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
   }
 
+  /// Cuts the first blocks off a run.
+  static BlockRun cut_off(BlockRun& run, std::int64_t blocks) {
+    BlockRun first = run;
+    if (run.first == End::tail) {
+      run.end = first.begin = run.end - blocks;
+    } else {
+      run.begin = first.end = run.begin + blocks;
+    }
+    return first;
+  }
+  /// Takes room for a write of so many blocks, and returns how many of them have some.
+  std::int64_t make_room_for_write(std::size_t index, std::int64_t blocks) {
+    const PoolRules& rules = rules_.pools[index];
+    const ExtentPool& pool = *pools_[index];
+    if (rules.allocation == Allocation::block) {
+      return blocks;
+    }
+    const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
+    blocks = std::min(blocks, pool.free() + (evicts ? pool.evictable() : 0));
+    if (const std::int64_t lacking = blocks - pool.free(); lacking > 0) {
+      const std::int64_t rounds = (lacking + rules.round - 1) / rules.round;
+      evict(index, std::min(rounds * rules.round, pool.evictable()));
+    }
+    return blocks;
+  }
+  /// A request writes the blocks [begin, end) of path_.
+  void put_new(std::size_t index, std::int64_t begin, std::int64_t end) {
+    std::int64_t left = make_room_for_write(index, end - begin);
+    const std::vector<Stretch> path = path_;
+    walk(path, rules_.pools[index].insertion, [&](BlockRun run) {
+      run.begin = std::max(run.begin, begin);
+      if (run.begin < run.end) {
+        const BlockRun fits = cut_off(run, std::min(left, run.size()));
+        left -= fits.size();
+        put(index, fits);
+        for_each_piece(*pools_[index], run, [&](const Piece& piece) {
+          counters_[index].skipped += piece.present ? 0 : piece.end - piece.begin;
+        });
+      }
+    });
+  }
+
   void come_in(std::size_t index, BlockRun run) {
     ExtentPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
@@ -546,12 +595,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         counters_[index].skipped += run.size();
         return;
       }
-      BlockRun now = run;
-      if (run.first == End::tail) {
-        run.end = now.begin = run.end - part;
-      } else {
-        run.begin = now.end = run.begin + part;
-      }
+      const BlockRun now = cut_off(run, part);
       leave_below(index, now);
       if (free == 0) {
         evict(index, room);
@@ -807,19 +851,27 @@ class ExtentStore final : public Store, private OffloadCalls {
   void promote(const Request& request) {
     std::int64_t at =
         request.places.empty() || !offloads_ ? 0 : request.found * block() / size_behind();
-    const std::vector<Stretch> path = behind_;
+    std::vector<std::pair<std::size_t, BlockRun>> runs;
+    std::int64_t wanted = 0;
     for (const Found& place : request.places) {
       const std::size_t to = std::max<std::size_t>(1, target(place.pool));
-      for (const Stretch& stretch : path) {
+      for (const Stretch& stretch : behind_) {
         const BlockRun run{stretch.stream, std::max(at, stretch.begin),
                            std::min(place.end, stretch.end), End::head};
         if (to < place.pool && run.begin < run.end) {
-          const std::int64_t before = counters_[to].inserted;
-          put(to, run);
-          counters_[to].promoted += counters_[to].inserted - before;
+          runs.emplace_back(to, run);
+          wanted += to == 1 ? run.size() : 0;
         }
       }
       at = place.end;
+    }
+    std::int64_t left = make_room_for_write(1, wanted);
+    for (auto& [to, run] : runs) {
+      const std::int64_t before = counters_[to].inserted;
+      const BlockRun fits = to == 1 ? cut_off(run, std::min(left, run.size())) : run;
+      left -= to == 1 ? fits.size() : 0;
+      put(to, fits);
+      counters_[to].promoted += counters_[to].inserted - before;
     }
   }
 
@@ -828,7 +880,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     return (rules_.edges[0].prompts_only ? std::min(tokens, request.prompt) : tokens).value /
            size_behind();
   }
-  /// A cache of its own takes block after block, and asks for room for each.
+  /// A cache of its own takes what is new to it.
   void put_behind(Request& request, Tokens tokens) {
     const std::int64_t end = offers(request, tokens);
     if (end <= request.offered.next) {
@@ -840,13 +892,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         relieve_before_write(i, request.offered.next);
       }
     }
-    const std::vector<Stretch> path = path_;
-    walk(path, rules_.pools[1].insertion, [&](BlockRun run) {
-      run.begin = std::max(run.begin, request.offered.next);
-      if (run.begin < run.end) {
-        put(1, run);
-      }
-    });
+    put_new(1, request.offered.next, end);
     request.offered.next = end;
   }
 

@@ -570,15 +570,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.requests_in_first && pools_.size() > 1 && !offloads() &&
         !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
-      const bool from_head = rules_.pools[1].insertion == End::head;
       const auto next = static_cast<std::size_t>(request.offered.next);
       for (std::size_t i = 1; i < pools_.size() && next < keys.size(); ++i) {
         if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
           relieve_before_write(i, keys, next);
         }
       }
-      for (std::size_t i = next; i < keys.size(); ++i) {
-        put(1, keys[from_head ? i : next + keys.size() - 1 - i]);
+      if (next < keys.size()) {
+        put_new(1, {keys.begin() + request.offered.next, keys.end()});
       }
       request.offered.next = std::max(request.offered.next, std::ssize(keys));
     }
@@ -631,11 +630,18 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         leave_keyless(request);
       }
     } else {
-      const std::vector<Key> keys = keys_of(streams_, request.context, block());
+      std::vector<Key> keys = keys_of(streams_, request.context, block());
+      const auto found_end = keys.begin() + std::ssize(request.places);
+      std::vector<Key> new_keys;
+      if (rules_.pools[0].allocation == Allocation::write) {
+        new_keys.assign(found_end, keys.end());
+        keys.erase(found_end, keys.end());
+      }
       for (std::size_t i = 0; i < keys.size(); ++i) {
         const std::size_t at = from_tail ? keys.size() - 1 - i : i;
         put(at < request.places.size() ? target(request.places[at]) : 0, keys[at]);
       }
+      put_new(0, new_keys);
     }
     if (!offloads()) {
       requests_.erase(id.value);
@@ -831,9 +837,17 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (std::size_t i = 0; i < end; ++i) {
       places.push_back(where(keys[i], 1));
     }
+    const auto comes_to = [&](std::size_t i) {
+      return std::min(places[i], std::max<std::size_t>(1, target(places[i])));
+    };
+    std::int64_t wanted = 0;
     for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
-      const std::size_t to = std::max<std::size_t>(1, target(places[i]));
-      if (to < places[i]) {
+      wanted += comes_to(i) == 1 && places[i] > 1 ? 1 : 0;
+    }
+    std::int64_t room = make_room_for_write(1, wanted);
+    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+      const std::size_t to = comes_to(i);
+      if (to < places[i] && (to > 1 || room-- > 0)) {
         const std::int64_t before = counters_[to].inserted;
         put(to, keys[i]);
         counters_[to].promoted += counters_[to].inserted - before;
@@ -1004,6 +1018,36 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       --pool;
     }
     return pool;
+  }
+  /// Takes memory for blocks that are written. Returns how many of them have some.
+  std::int64_t make_room_for_write(std::size_t i, std::int64_t blocks) {
+    const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
+    std::int64_t taken = 0;
+    while (taken < blocks && rules_.pools[i].allocation == Allocation::write) {
+      if (pools_[i]->used + taken == rules_.pools[i].capacity) {
+        if (!evicts || pools_[i]->victim() == nullptr) {
+          return taken;
+        }
+        free_blocks(i, 1);
+      }
+      ++taken;
+    }
+    return blocks;
+  }
+  /// A request writes blocks behind those that it found.
+  void put_new(std::size_t i, std::vector<Key> keys) {
+    if (rules_.pools[i].insertion == End::tail) {
+      std::reverse(keys.begin(), keys.end());
+    }
+    const std::int64_t room = make_room_for_write(i, std::ssize(keys));
+    for (std::int64_t at = 0; at < std::ssize(keys); ++at) {
+      const Key& key = keys[static_cast<std::size_t>(at)];
+      if (at < room) {
+        put(i, key);
+      } else if (pools_[i]->find(key) == nullptr) {
+        ++counters_[i].skipped;
+      }
+    }
   }
   /// False: there is no room, or the edge above does not evict.
   bool put(std::size_t i, const Key& key) {

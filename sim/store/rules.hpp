@@ -50,6 +50,16 @@ constexpr auto enum_names(Touch) {
   return std::array{Name{"lookup", Touch::lookup}, Name{"end", Touch::end}};
 }
 
+/// When a write takes memory for its blocks.
+enum class Allocation : std::uint8_t {
+  block,  // block by block, so that one may evict another one of the same write
+  write,  // for all of them, those that are there too, before the first one comes in: LMCache
+};
+constexpr auto enum_names(Allocation) {
+  using Name = std::pair<std::string_view, Allocation>;
+  return std::array{Name{"per_block", Allocation::block}, Name{"per_write", Allocation::write}};
+}
+
 /// The longest usable hit of a prompt.
 enum class HitCap : std::uint8_t {
   none,        // the prompt
@@ -150,6 +160,9 @@ struct PoolRules {
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;
   Touch touch = Touch::end;
+  /// Allocation::write only for blocks, in the first pool without requests_in_first, and in a cache
+  /// of its own behind it. Blocks behind the last one that has room are not written.
+  Allocation allocation = Allocation::block;
   /// Only for nodes. If room asked for exceeds what is free, so much is evicted, not the shortfall.
   bool whole_need = false;
   /// Only for nodes with blocks of more than one token: room for one block more is asked for.

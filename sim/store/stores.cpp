@@ -49,6 +49,13 @@ void check_rules_of_blocks(const StoreRules& rules) {
                        !rules.edges[i].exclusive),
                   "blocks that come into a pool behind the first one are counted");
   }
+  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+    KVTIER_ASSERT(rules.pools[i].allocation == Allocation::block ||
+                      (blocks && (rules.requests_in_first
+                                      ? i == 1 && !is_offload(rules) && !has_victims_behind(rules)
+                                      : i == 0)),
+                  "requests write blocks themselves where a write takes memory at once");
+  }
   KVTIER_ASSERT(!is_offload(rules) || rules.pools[1].retention.empty(),
                 "an offload has one order for all blocks");
   const bool victims_behind = has_victims_behind(rules);

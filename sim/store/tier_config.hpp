@@ -99,6 +99,7 @@ struct BlockTierConfig {
   std::optional<KvSize> capacity;
   End insertion = End::tail;
   Touch touch = Touch::end;
+  Allocation allocation = Allocation::block;
   std::optional<std::int64_t> after_uses;
   NoRoom no_room = NoRoom::evict;
   bool promotes = true;
@@ -126,6 +127,11 @@ void describe(V& v, BlockTierConfig& c) {
           "first.");
   v.field("touch", c.touch,
           "When a use counts for the order of eviction: at the request's look-up or at its end.");
+  v.field(
+      "allocation", c.allocation,
+      "When a request's write takes memory for its blocks: block by block, so that one may evict "
+      "another one of the same write; or for all of them, those that are here too, before the "
+      "first one comes in.");
   v.field(
       "after_uses", c.after_uses,
       "A block is written here when it is used in the tier above for the n-th time, where coming "

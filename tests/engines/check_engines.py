@@ -99,7 +99,7 @@ SGLANG_HIRADIX_CASES = [
 
 LMCACHE_CASES = [
     (f"cpu backend {policy}", ["lmcache_oracles.py", "--policy", policy, "--capacities", list_of(CHUNK_CAPACITIES)])
-    for policy in ("lru", "lfu")]
+    for policy in ("lru", "lfu", "fifo")]
 
 
 def sglang_cases(venv):

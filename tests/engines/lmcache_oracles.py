@@ -98,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--policy", choices=["lru", "lfu"], default="lru")
+    parser.add_argument("--policy", choices=["lru", "lfu", "fifo"], default="lru")
     parser.add_argument("--chunk", type=int, default=256)
     parser.add_argument("--capacities", default="inf")
     options = parser.parse_args()

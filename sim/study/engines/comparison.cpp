@@ -117,6 +117,7 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
   if (kind.engine == OracleEngine::lmcache) {
     pool.insertion = End::head;
     pool.touch = Touch::lookup;
+    pool.allocation = Allocation::write;
   } else {
     rules.requests_in_first = true;
     rules.hit_cap = HitCap::last_token;

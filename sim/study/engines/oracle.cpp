@@ -64,7 +64,7 @@ std::optional<OracleKind> oracle_kind(const std::string& name) {
       "sgl_(radix0510|hiradix_write_through(?:_selective)?)_"
       "(lru|lfu)_" +
       kTrace + "_p" + kCount + "_g" + kSize + "_c" + kSize);
-  static const std::regex lmcache("lmcache_(lru|lfu)_" + kTrace + "_c" + kCount);
+  static const std::regex lmcache("lmcache_(lru|lfu|fifo)_" + kTrace + "_c" + kCount);
   OracleKind kind;
   std::smatch match;
   if (std::regex_match(name, match, manager)) {

@@ -35,7 +35,7 @@ enum class OracleEngine : std::uint8_t {
 ///     sgl_{radix|unified}_{lru|lfu}_{prompt|output}_chunkCHUNK_TRACE_pBLOCK
 ///     sgl_radix0510_{lru|lfu}_TRACE_pBLOCK_gTOKENS_c0Ki
 ///     sgl_hiradix_{write_through|write_through_selective}_{lru|lfu}_TRACE_pBLOCK_gTOKENS_cTOKENS
-///     lmcache_{lru|lfu}_TRACE_cBLOCK
+///     lmcache_{lru|lfu|fifo}_TRACE_cBLOCK
 ///
 /// A table with gTOKENS has the columns `hit_gpu` and `hit_cpu`. SGLang's have `host_match`, too:
 /// the prompt's tokens in host memory after those on the GPU, loaded or not. Other tables have

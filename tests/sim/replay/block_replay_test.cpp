@@ -245,11 +245,15 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   RunConfig entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::sequence;
   entries.system.tiers.dram->blocks->leaves_only = true;
+  entries.system.tiers.dram->blocks->allocation = Allocation::write;
   entries.system.tiers.dram->blocks->relief =
       Relief{.from = 0.5, .share = 0.1, .in_background = true};
   EXPECT_EQ(refused(entries),
             "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks without arc\n"
-            "/system/tiers/dram/blocks/relief: expected \"none\", but for blocks");
+            "/system/tiers/dram/blocks/relief: expected \"none\", but for blocks\n"
+            "/system/tiers/dram/blocks/allocation: expected per_block, but for blocks in the "
+            "first tier without one in hbm, or in the tier behind hbm where uses count at the "
+            "look-up");
   RunConfig victims = blocks_config(100, 4);
   victims.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*victims.system.tiers.hbm) = blocks_tier(100, 4);

@@ -411,6 +411,7 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
   if (random.index(4) == 0) {
     dram.blocks->touch = Touch::lookup;
     dram.blocks->insertion = random.index(2) == 0 ? End::head : End::tail;
+    dram.blocks->allocation = random.index(2) == 0 ? Allocation::write : Allocation::block;
     config.system.save.mode = random.index(2) == 0 ? SaveMode::blocking : SaveMode::async;
   } else {
     dram.eviction.name = random.index(2) == 0 ? "arc" : "lru";

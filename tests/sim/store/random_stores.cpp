@@ -65,6 +65,11 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
                           .entries = 5 + random.index(100)};
     }
   }
+  const std::size_t written = rules.requests_in_first ? 1 : 0;
+  if (written < rules.pools.size() && !is_offload(rules) && !has_victims_behind(rules) &&
+      coin(random)) {
+    rules.pools[written].allocation = Allocation::write;
+  }
 }
 
 /// Any policy chooses what leaves.
@@ -243,7 +248,8 @@ std::string describe(const StoreRules& rules) {
         pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction, pool.admission,
         static_cast<int>(pool.insertion), static_cast<int>(pool.touch), pool.whole_need,
         pool.one_block_more, pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
-    text += fmt::format(" leases newcomers {} leaves {}", pool.lease_newcomers, pool.leaves_only);
+    text += fmt::format(" leases newcomers {} leaves {} allocation {}", pool.lease_newcomers,
+                        pool.leaves_only, static_cast<int>(pool.allocation));
     for (const Retention& range : pool.retention) {
       text += fmt::format(" {} to {}: {}", range.from.value, range.to ? range.to->value : -1,
                           range.priority);

@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "sim/core/compressed_stream.hpp"
 #include "sim/study/engines/comparison.hpp"
+#include "sim/study/engines/replays.hpp"
 #include "tests/sim/store/test_data.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -63,6 +66,99 @@ TEST_P(Engines, FindTheSameRequestByRequest) {
 INSTANTIATE_TEST_SUITE_P(Oracles, Engines, testing::ValuesIn(known_files()),
                          [](const auto& one) { return one.param; });
 
+/// A small trace with tables of LMCache's own code.
+struct SmallTrace {
+  HashTrace trace;
+  std::map<std::string, OracleTable> tables;
+};
+std::vector<SmallTrace> small_traces() {
+  std::vector<SmallTrace> cases;
+  const TempDir folder;
+  const fs::path file = oracle_data() / "lmcache_random.jsonl.gz";
+  LineReader lines(file);
+  std::string_view line;
+  while (lines.next(line)) {
+    const Json recorded = parse_json_strictly(line, file.string());
+    std::string text;
+    for (const Json& request : recorded["trace"]) {
+      text += request.dump() + "\n";
+    }
+    SmallTrace one{.trace = read_hash_trace(folder.write("trace.jsonl", text)), .tables = {}};
+    for (const auto& [name, columns] : recorded["tables"].items()) {
+      OracleTable& table = one.tables[name];
+      table.columns = {"req"};
+      for (std::size_t row = 0; row < one.trace.requests.size(); ++row) {
+        table.rows.push_back({static_cast<std::int64_t>(row)});
+      }
+      for (const auto& [column, values] : columns.items()) {
+        table.columns.push_back(column);
+        for (std::size_t row = 0; row < table.rows.size(); ++row) {
+          table.rows[row].push_back(values.at(row).get<std::int64_t>());
+        }
+      }
+    }
+    cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
+TEST(EngineSamples, ChunksOfAWriteDoNotEvictEachOther) {
+  const std::vector<SmallTrace> cases = small_traces();
+  EXPECT_GE(cases.size(), 40U);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    for (const auto& [name, table] : cases[i].tables) {
+      const OracleKind kind = oracle_kind(name).value();
+      ASSERT_TRUE(is_of(table, cases[i].trace));
+      for (const OracleRun& run : oracle_runs(name, kind, table)) {
+        for (const bool reference : {false, true}) {
+          const EngineComparison comparison =
+              compare_with_oracle(name, kind, table, run, cases[i].trace, presets(),
+                                  {.reference = reference, .stop = {}});
+          EXPECT_EQ(comparison.different, 0) << "trace " << i << ", " << name << ", "
+                                             << run.capacity << (reference ? ", plain stores" : "");
+        }
+      }
+    }
+  }
+}
+
+/// The cache of vllm_lmcache holds what LMCache's holds by itself, whatever HBM has.
+TEST(EngineSamples, ChunksBehindHbmAreThoseOfTheCacheAlone) {
+  for (const SmallTrace& one : small_traces()) {
+    for (const auto& [name, table] : one.tables) {
+      const OracleKind kind = oracle_kind(name).value();
+      const OracleRun run = oracle_runs(name, kind, table).front();
+      const PoolRules cache{.name = "dram",
+                            .capacity = run.tokens / kind.block.value,
+                            .block = kind.block,
+                            .eviction = kind.eviction,
+                            .insertion = End::head,
+                            .touch = Touch::lookup,
+                            .allocation = Allocation::write};
+      StoreRules alone;
+      alone.pools = {cache};
+      StoreRules behind;
+      behind.pools = {PoolRules{.capacity = 10'000}, cache};
+      behind.edges = {EdgeRules{}};
+      behind.requests_in_first = true;
+      for (const auto& [kind_of_store, make] : store_kinds()) {
+        const auto in_cache = make(alone, one.trace.streams, builtin_policies());
+        const auto in_tiers = make(behind, one.trace.streams, builtin_policies());
+        for (const HashRequest& request : one.trace.requests) {
+          replay_cache(*in_cache, request.context());
+          Match found;
+          const auto id = in_tiers->acquire(request.context(), request.prompt, found);
+          in_tiers->loaded(id.value());
+          in_tiers->computed(*id, request.prompt);
+          in_tiers->release(*id);
+          ASSERT_EQ(in_tiers->contents(1), in_cache->contents(0)) << name << ", " << kind_of_store;
+          ASSERT_EQ(in_tiers->counters(1).evicted, in_cache->counters(0).evicted);
+        }
+      }
+    }
+  }
+}
+
 /// The sample has tables of every kind, so that the test above is not one of nothing.
 TEST(EngineSamples, AreOfEveryKind) {
   std::map<OracleEngine, int> files;
@@ -110,7 +206,7 @@ TEST(OracleNames, SayHowATableWasMade) {
         "vllm_sched_x_g1Mi_c0Mi_lru_seqs1_prompt", "vllm_sched_x_g1Mi_c1Mi_none_seqs1_prompt",
         "sgl_hiradix_write_back_lru_x_p64_g1024Ki_c5120Ki",
         "sgl_hiradix_write_through_lru_x_p64_g1024Ki_c0Ki",
-        "sgl_radix0510_lru_x_p64_g1024Ki_c5120Ki", "lmcache_fifo_x_c256"}) {
+        "sgl_radix0510_lru_x_p64_g1024Ki_c5120Ki", "lmcache_mru_x_c256"}) {
     EXPECT_FALSE(oracle_kind(name)) << name;
   }
 }
