@@ -149,10 +149,12 @@ void add_times(Program& program, CLI::App& reproduce) {
   CLI::Option* measured = command->add_option(
       "--measured", options->measured,
       "Table of runs at fixed concurrency, with the columns of aiconfigurator's published runs "
-      "(CSV, plain or gzip; the sample in configs/engines)");
+      "(CSV, plain or gzip; the sample in configs/engines). The reasons of rows that cannot be "
+      "simulated are counted");
   CLI::Option* run =
       command->add_option("--run", options->run,
-                          "Folder of one run in LLMServingSim's layout: meta.json, requests.jsonl");
+                          "Folder of one run in LLMServingSim's layout: meta.json, whose "
+                          "max_model_len and num_kv_tokens hold, and requests.jsonl");
   measured->excludes(run);
   command
       ->add_option("--hardware", options->hardware,

@@ -32,6 +32,8 @@ constexpr std::int64_t kRequestsPerSlot = 10;
 constexpr std::int64_t kTokenBudget = 8192;
 constexpr std::int64_t kRoom = 200;
 constexpr std::int64_t kLeastWindow = 8192;
+/// The `mode` of runs whose GPUs do both prefill and decode.
+constexpr std::string_view kTogether = "agg";
 /// A run has drafted tokens if its TPOT is below this share of the longest TPOT of the same
 /// configuration. The table does not mark such runs.
 constexpr double kDraftedShare = 0.92;
@@ -66,8 +68,42 @@ const ModelName* find_model(std::string_view published) {
   return found == kModels.end() ? nullptr : found;
 }
 
-std::string_view hardware_preset(const std::string& gpu) {
-  return gpu == "h100_sxm" ? "h100-8x" : gpu == "b200_sxm" ? "b200-8x" : std::string_view();
+struct GpuName {
+  std::string_view published;
+  std::string_view preset;
+  /// Whether engine times were fitted to runs on this GPU.
+  bool is_fitted = false;
+  /// Whether quantized weights have 16-bit KV in the scripts for vLLM. Others have fp8 KV.
+  bool has_wide_kv_in_vllm = false;
+  /// Whether gpt-oss runs with activations in MXFP8.
+  bool has_mx_activations = false;
+};
+constexpr std::array kGpus{
+    GpuName{"a100_sxm", "a100-80g-8x"},
+    GpuName{.published = "h100_sxm",
+            .preset = "h100-8x",
+            .is_fitted = true,
+            .has_wide_kv_in_vllm = true},
+    GpuName{"h200_sxm", "h200-8x"},
+    GpuName{.published = "b200_sxm", .preset = "b200-8x", .has_mx_activations = true},
+    GpuName{.published = "gb200", .preset = "gb200-nvl72-tray", .has_mx_activations = true},
+    GpuName{"l40s", "l40s-8x"},
+    GpuName{"mi300x", "mi300x-8x"},
+    GpuName{"rtx_pro_6000_server", "rtxpro6000-8x"},
+    GpuName{"rtx_4090", "rtx4090-8x"},
+};
+
+/// The GPU of a published name. Any hardware preset may also be named itself.
+std::optional<GpuName> find_gpu(std::string_view name, const ConfigDirectory& presets) {
+  const auto* const found = std::ranges::find_if(
+      kGpus, [name](const GpuName& gpu) { return gpu.published == name || gpu.preset == name; });
+  if (found != kGpus.end()) {
+    return *found;
+  }
+  const std::vector<std::string> names = presets.names("hardware");
+  return std::ranges::find(names, name) == names.end()
+             ? std::nullopt
+             : std::optional(GpuName{.published = name, .preset = name});
 }
 
 /// The preset of an engine's version. vLLM schedules asynchronously since 2026.
@@ -80,12 +116,11 @@ std::string_view system_preset(const MeasuredRun& run) {
                                   : std::string_view();
 }
 
-/// Formats of weights and KV. As in InferenceX's scripts, quantized weights have fp8 KV, except for
-/// vLLM on the H100.
-Json precision_of(const MeasuredRun& run, const ModelName& model) {
+/// Formats of weights and KV, as in InferenceX's scripts.
+Json precision_of(const MeasuredRun& run, const ModelName& model, const GpuName& gpu) {
   const bool has_own_weights = model.preset == "gpt-oss-120b";  // always MXFP4
   const bool is_quantized = run.precision != "bf16";
-  const bool has_wide_kv = run.engine == "vllm" && run.gpu == "h100_sxm";
+  const bool has_wide_kv = run.engine == "vllm" && gpu.has_wide_kv_in_vllm;
   Json precision = Json::object();
   if (run.precision == "int4") {  // only the experts
     precision = {{"attention", "none"}, {"mlp", "none"}, {"experts", "int4"}};
@@ -94,24 +129,24 @@ Json precision_of(const MeasuredRun& run, const ModelName& model) {
                                : run.precision == "fp8" ? "fp8"
                                                         : "none";
     precision = {{"attention", format}, {"mlp", format}, {"experts", format}};
-  } else if (run.gpu == "b200_sxm") {
-    precision = {{"compute", "fp8"}};  // activations in MXFP8
+  } else if (gpu.has_mx_activations) {
+    precision = {{"compute", "fp8"}};
   }
   precision["kv"] = is_quantized && !has_wide_kv ? "fp8" : "none";
   return precision;
 }
 
-Json config_of(const MeasuredRun& run, const ModelName& model) {
+Json config_of(const MeasuredRun& run, const ModelName& model, const GpuName& gpu) {
   const std::int64_t gpus = run.tensor * run.attention_dp;
   // The context length of the scripts' servers.
   const std::int64_t window =
       std::max(kLeastWindow, run.prompt_tokens + run.response_tokens + kRoom);
   return {{"model",
            {{"preset", model.preset},
-            {"precision", precision_of(run, model)},
+            {"precision", precision_of(run, model, gpu)},
             {"context_window", fmt::format("{}tokens", window)}}},
           {"hardware",
-           {{"preset", hardware_preset(run.gpu)},
+           {{"preset", gpu.preset},
             {"gpus", gpus},
             {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
           // Nothing is offloaded. The scripts set the share of memory for each run.
@@ -201,7 +236,7 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
     one.not_expressed = fmt::format("drafted tokens: {}", why);
   };
   for (PredictedRun& one : runs) {
-    if (one.run.model.starts_with("DeepSeek")) {
+    if (one.run.incomplete.empty() && one.run.model.starts_with("DeepSeek")) {
       Count& count = versions[version_of(one.run)];
       ++count.all;
       if (one.run.tpot_seconds < kDraftedShare * longest[same_configuration(one)]) {
@@ -212,7 +247,7 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
   }
   for (PredictedRun& one : runs) {
     const auto found = versions.find(version_of(one.run));
-    if (found != versions.end() && one.not_expressed.empty() &&
+    if (found != versions.end() && one.run.incomplete.empty() && one.not_expressed.empty() &&
         2 * found->second.drafted > found->second.all) {
       mark(one, "most runs of this version have them");
     }
@@ -220,19 +255,34 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
 }
 
 void predict(PredictedRun& one, const ConfigDirectory& presets, const RunOptions& options) {
-  const ModelName* model = find_model(one.run.model);
-  if (model == nullptr || hardware_preset(one.run.gpu).empty() || system_preset(one.run).empty()) {
-    one.not_expressed = "no preset of this model, GPU or engine";
+  if (!one.run.incomplete.empty()) {
+    one.not_expressed = one.run.incomplete;
     return;
   }
-  one.is_fitted = model->is_fitted && one.run.gpu == "h100_sxm";
+  const ModelName* const model = find_model(one.run.model);
+  const std::optional<GpuName> gpu = find_gpu(one.run.gpu, presets);
+  std::vector<std::string> missing;
+  if (model == nullptr) {
+    missing.push_back("the model " + one.run.model);
+  }
+  if (!gpu) {
+    missing.push_back("the GPU " + one.run.gpu);
+  }
+  if (system_preset(one.run).empty()) {
+    missing.push_back("the engine " + one.run.engine);
+  }
+  if (!missing.empty()) {
+    one.not_expressed = "no preset of " + detail::join(missing, ", ");
+    return;
+  }
+  one.is_fitted = model->is_fitted && gpu->is_fitted;
   one.has_experts = resolve_model(std::string(model->preset), presets, "model").experts.has_value();
   constexpr std::array<std::string_view, 4> kPrecisions{"bf16", "fp8", "fp4", "int4"};
   if (std::ranges::find(kPrecisions, one.run.precision) == kPrecisions.end()) {
     one.not_expressed = fmt::format("no format of this name: {}", one.run.precision);
   }
   try {
-    const ResolvedConfig config = resolved(config_of(one.run, *model), one.run.id, presets);
+    const ResolvedConfig config = resolved(config_of(one.run, *model, *gpu), one.run.id, presets);
     if (!one.not_expressed.empty()) {
       return;
     }
@@ -299,6 +349,17 @@ std::map<GroupKey, Errors> groups_of(const EngineTimes& times) {
   return groups;
 }
 
+/// Number of runs for each reason why they cannot be simulated.
+std::map<std::string, std::int64_t> reasons_of(const EngineTimes& times) {
+  std::map<std::string, std::int64_t> reasons;
+  for (const PredictedRun& one : times.runs) {
+    if (!one.not_expressed.empty()) {
+      ++reasons[one.not_expressed];
+    }
+  }
+  return reasons;
+}
+
 }  // namespace
 
 std::string_view model_preset(std::string_view published) {
@@ -339,11 +400,23 @@ std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
       "batch_size",  "tp_size",         "attention_dp_size",
       "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms"};
   const std::vector<std::size_t> at = csv.columns(kNames);
+  const std::optional<std::size_t> mode = csv.column("mode");
+  const std::optional<std::size_t> stages = csv.column("pp_size");
   constexpr std::int64_t kMost = 1'000'000'000;
-  const auto count = [&](std::size_t column) {
-    const std::int64_t value = csv.whole_number(column, kMost);
+  std::vector<std::string> empty;
+  const auto text = [&](std::size_t name) -> const std::string& {
+    if (csv.text(at[name]).empty()) {
+      empty.emplace_back(kNames[name]);
+    }
+    return csv.text(at[name]);
+  };
+  const auto count = [&](std::size_t name) -> std::int64_t {
+    if (text(name).empty()) {
+      return 1;
+    }
+    const std::int64_t value = csv.whole_number(at[name], kMost);
     if (value < 1) {
-      throw csv.unexpected(column, "a whole number > 0");
+      throw csv.unexpected(at[name], "a whole number > 0");
     }
     return value;
   };
@@ -351,29 +424,40 @@ std::vector<MeasuredRun> read_measured_runs(const fs::path& path) {
     return csv.text(column).empty() ? 1
                                     : std::max<std::int64_t>(1, csv.whole_number(column, kMost));
   };
-  const auto milliseconds = [&](std::size_t column) {
-    const std::optional<double> value = parse_number(csv.text(column));
+  const auto seconds = [&](std::size_t name) {
+    if (text(name).empty()) {
+      return 0.0;
+    }
+    const std::optional<double> value = parse_number(csv.text(at[name]));
     if (!value || *value <= 0) {
-      throw csv.unexpected(column, "milliseconds > 0");
+      throw csv.unexpected(at[name], "milliseconds > 0");
     }
     return *value / 1e3;
   };
   std::vector<MeasuredRun> runs;
   while (csv.next()) {
+    empty.clear();
     MeasuredRun run;
     run.id = csv.text(at[0]);
-    run.engine = csv.text(at[1]);
+    run.engine = text(1);
     run.version = csv.text(at[2]);
-    const std::string& name = csv.text(at[3]);
+    const std::string& name = text(3);
     run.model = name.substr(name.rfind('/') + 1);
-    run.gpu = csv.text(at[4]);
-    run.prompt_tokens = count(at[5]);
-    run.response_tokens = count(at[6]);
+    run.gpu = text(4);
+    run.prompt_tokens = count(5);
+    run.response_tokens = count(6);
     run.precision = precision_name(csv.text(at[7]), csv.text(at[8]));
-    run.concurrency = count(at[9]);
-    read_parallel(run, count(at[10]), count_or_one(at[11]), count_or_one(at[12]));
-    run.ttft_seconds = milliseconds(at[13]);
-    run.tpot_seconds = milliseconds(at[14]);
+    run.concurrency = count(9);
+    read_parallel(run, count(10), count_or_one(at[11]), count_or_one(at[12]));
+    run.ttft_seconds = seconds(13);
+    run.tpot_seconds = seconds(14);
+    if (mode && !csv.text(*mode).empty() && csv.text(*mode) != kTogether) {
+      run.incomplete = fmt::format("prefill and decode apart: mode {}", csv.text(*mode));
+    } else if (stages && count_or_one(*stages) > 1) {
+      run.incomplete = fmt::format("pipeline parallelism: pp_size {}", csv.text(*stages));
+    } else if (!empty.empty()) {
+      run.incomplete = "empty " + detail::join(empty, ", ");
+    }
     runs.push_back(std::move(run));
   }
   if (runs.empty()) {
@@ -408,8 +492,12 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
       });
   if (std::ranges::none_of(times.runs,
                            [](const PredictedRun& one) { return one.not_expressed.empty(); })) {
-    throw ConfigError(fmt::format("{}: no run can be expressed; the first: {}", path.string(),
-                                  times.runs.front().not_expressed));
+    std::vector<std::string> reasons;
+    for (const auto& [reason, count] : reasons_of(times)) {
+      reasons.push_back(fmt::format("{} rows: {}", count, reason));
+    }
+    throw ConfigError(
+        fmt::format("{}: no run can be expressed; {}", path.string(), detail::join(reasons, "; ")));
   }
   return times;
 }
@@ -453,11 +541,17 @@ Json to_json(const EngineTimes& times) {
     group.update(errors.json());
     groups.push_back(std::move(group));
   }
+  Json reasons = Json::array();
+  for (const auto& [reason, count] : reasons_of(times)) {
+    reasons.push_back({{"reason", reason}, {"rows", count}});
+  }
+  const auto time = [](double seconds) { return seconds > 0 ? Json(seconds) : Json(); };
   Json runs = Json::array();
   for (const PredictedRun& one : times.runs) {
     Json run{{"id", one.run.id},
              {"measured",
-              {{"ttft_seconds", one.run.ttft_seconds}, {"tpot_seconds", one.run.tpot_seconds}}}};
+              {{"ttft_seconds", time(one.run.ttft_seconds)},
+               {"tpot_seconds", time(one.run.tpot_seconds)}}}};
     if (one.not_expressed.empty()) {
       run["predicted"] = {{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
     } else {
@@ -468,6 +562,7 @@ Json to_json(const EngineTimes& times) {
   Json result = new_result("kvtier.engine_times/1");
   result["wanted"] = to_json(wanted_of(times));
   result["groups"] = std::move(groups);
+  result["not_expressed"] = std::move(reasons);
   result["runs"] = std::move(runs);
   return result;
 }
@@ -482,17 +577,10 @@ std::string to_table(const EngineTimes& times) {
                         errors.rows, errors.not_expressed, errors.p50(), errors.p90(),
                         errors.signed_p50(), std::get<4>(key) ? "  fitted" : "");
   }
-  std::map<std::string, std::int64_t> reasons;
-  for (const PredictedRun& one : times.runs) {
-    if (!one.not_expressed.empty()) {
-      ++reasons[one.not_expressed];
-    }
-  }
-  if (!reasons.empty()) {
-    text += "\nNot expressed:\n";
-    for (const auto& [reason, count] : reasons) {
-      text += fmt::format("  {} rows: {}\n", count, reason);
-    }
+  const std::map<std::string, std::int64_t> reasons = reasons_of(times);
+  text += reasons.empty() ? "" : "\nNot expressed:\n";
+  for (const auto& [reason, count] : reasons) {
+    text += fmt::format("  {} rows: {}\n", count, reason);
   }
   return text + "\n" + to_text(wanted_of(times));
 }

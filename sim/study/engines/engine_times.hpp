@@ -30,14 +30,18 @@ struct MeasuredRun {
   std::int64_t tensor = 1;
   std::int64_t attention_dp = 1;
   std::int64_t expert = 1;
+  /// 0 if the table has no value.
   double ttft_seconds = 0;
   double tpot_seconds = 0;
+  /// Why the row does not describe a run that can be simulated, such as an empty field.
+  std::string incomplete;
 };
 
 /// Reads rows with the columns of ai-dynamo/aiconfigurator: id, backend, backend_version,
 /// model_path, system, isl, osl, gemm_quant_mode, moe_quant_mode, batch_size (concurrency),
-/// tp_size, attention_dp_size, moe_ep_size, silicon_ttft_ms, silicon_tpot_ms. Sizes that count the
-/// GPUs twice (64 for 8 tensor parallel GPUs with whole experts) are corrected. Throws ConfigError.
+/// tp_size, attention_dp_size, moe_ep_size, silicon_ttft_ms, silicon_tpot_ms; mode and pp_size are
+/// optional. Sizes that count the GPUs twice (64 for 8 tensor parallel GPUs with whole experts) are
+/// corrected. An empty field makes its row incomplete. Throws ConfigError for a malformed field.
 [[nodiscard]] std::vector<MeasuredRun> read_measured_runs(const std::filesystem::path& path);
 
 /// A measured run with its prediction, or the reason why it cannot be simulated.

@@ -28,12 +28,16 @@ struct EngineArguments {
   bool expert_parallel = false;
   std::int64_t max_requests = 1;
   std::int64_t max_tokens = 1;
+  /// The longest request; nullopt: the model's context window.
+  std::optional<std::int64_t> max_length;
 };
 
 struct Meta {
   std::string model;
   std::string version;
   EngineArguments engine;
+  /// Tokens of KV that the engine has room for, all GPUs together; nullopt: not recorded.
+  std::optional<std::int64_t> kv_tokens;
 };
 
 /// Reads one value of an object that may have other keys.
@@ -48,7 +52,18 @@ void take(const Json& object, const std::string& pointer, const char* key, T& to
   }
 }
 
+/// Reads a value that may be absent or null.
+void take_optional(const Json& object, const std::string& pointer, const char* key,
+                   std::optional<std::int64_t>& to, Problems& problems, const Limits& limits) {
+  if (!object.is_object()) {
+    problems.add(pointer, fmt::format("expected an object, got {}", quote_json(object)));
+  } else if (object.contains(key) && !object[key].is_null()) {
+    take(object, pointer, key, to.emplace(), problems, limits);
+  }
+}
+
 const Limits kCount = between(1, 1'000'000);
+const Limits kTokens = between(1, 1'000'000'000'000);
 
 Meta read_meta(const fs::path& path) {
   const Json json = read_json_file(path);
@@ -67,6 +82,10 @@ Meta read_meta(const fs::path& path) {
        problems);
   engine("max_num_seqs", meta.engine.max_requests);
   engine("max_num_batched_tokens", meta.engine.max_tokens);
+  take_optional(arguments, "/engine_kwargs", "max_model_len", meta.engine.max_length, problems,
+                kTokens);
+  take_optional(json.value("kv_cache", Json::object()), "/kv_cache", "num_kv_tokens",
+                meta.kv_tokens, problems, kTokens);
   problems.throw_if_any();
   return meta;
 }
@@ -84,12 +103,15 @@ fs::path run_file(const fs::path& folder, std::initializer_list<const char*> nam
                                 folder.string(), *names.begin()));
 }
 
-/// Reads the requests' times, sorted by arrival, as the simulator numbers sessions.
-std::vector<ServedRun::Times> read_requests(const fs::path& path) {
+/// Reads the requests' times, sorted by arrival, as the simulator numbers sessions. No request may
+/// be longer than `max_length`.
+std::vector<ServedRun::Times> read_requests(const fs::path& path,
+                                            const std::optional<std::int64_t>& max_length) {
   struct Row {
     double queued = 0;
     double first = 0;
     double last = 0;
+    std::int64_t prompt = 0;
     std::int64_t tokens = 0;
   };
   std::vector<Row> rows;
@@ -107,9 +129,15 @@ std::vector<ServedRun::Times> read_requests(const fs::path& path) {
     take(json, "", "queued_ts", row.queued, problems);
     take(json, "", "first_token_ts", row.first, problems);
     take(json, "", "last_token_ts", row.last, problems);
+    take(json, "", "input_toks", row.prompt, problems, kCount);
     take(json, "", "output_toks", row.tokens, problems, kCount);
     if (problems.empty() && !(row.queued < row.first && row.first <= row.last && row.tokens > 0)) {
       problems.add("", "expected queued_ts < first_token_ts <= last_token_ts and tokens");
+    }
+    if (problems.empty() && max_length && row.prompt + row.tokens > *max_length) {
+      problems.add("", fmt::format("expected at most max_model_len, {}, of input_toks and "
+                                   "output_toks together, got {}",
+                                   *max_length, row.prompt + row.tokens));
     }
     problems.throw_if_any();
     rows.push_back(row);
@@ -178,6 +206,27 @@ double sum_of(const std::vector<ServedRun::Times>& requests, double ServedRun::T
   return sum;
 }
 
+/// Throws if the engine's own KV capacity, `wanted`, cannot be that of the config.
+void check_kv_tokens(const RunConfig& config, Bytes wanted, std::int64_t tokens,
+                     const fs::path& meta) {
+  Problems problems;
+  problems.set_origin("", meta.string());
+  const Bytes capacity = running_kv_capacity(config);
+  if (has_unequal_layers(config)) {
+    problems.add("/kv_cache/num_kv_tokens",
+                 fmt::format("expected none for {}, whose layers keep KV of different sizes, got "
+                             "{}: without the key, the hardware preset sets the capacity",
+                             config.model.name, tokens));
+  } else if (capacity < wanted) {
+    problems.add("/kv_cache/num_kv_tokens",
+                 fmt::format("expected at most {}, the KV of {} that {} holds beside the weights, "
+                             "got {}",
+                             capacity / kv_bytes_per_token(config.model), config.model.name,
+                             config.hardware.name, tokens));
+  }
+  problems.throw_if_any();
+}
+
 /// Error of the mean over requests, in percent.
 double error_of_mean(const ServedRun& run, double ServedRun::Times::*time) {
   return 100 * (sum_of(run.predicted, time) / sum_of(run.measured, time) - 1);
@@ -187,12 +236,13 @@ double error_of_mean(const ServedRun& run, double ServedRun::Times::*time) {
 
 ServedRun predict_served_run(const fs::path& folder, const std::string& hardware,
                              const std::string& profile, const ConfigDirectory& presets) {
-  const Meta meta = read_meta(run_file(folder, {"meta.json"}));
+  const fs::path meta_file = run_file(folder, {"meta.json"});
+  const Meta meta = read_meta(meta_file);
   const fs::path requests = run_file(folder, {"requests.jsonl", "requests.jsonl.gz"});
   ServedRun run;
   run.model = meta.model.substr(meta.model.rfind('/') + 1);
   run.engine = "vllm " + meta.version;
-  run.measured = read_requests(requests);
+  run.measured = read_requests(requests, meta.engine.max_length);
   const std::string_view model = model_preset(run.model);
   if (model.empty()) {
     throw ConfigError(fmt::format("{}: no preset of the model {}", folder.string(), meta.model));
@@ -206,25 +256,41 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
   if (!profile.empty()) {
     server["profile"] = profile;
   }
+  Json served{{"preset", model}};
+  if (meta.engine.max_length) {
+    served["context_window"] = fmt::format("{}tokens", *meta.engine.max_length);
+  }
+  Json system{{"preset", "vllm"}};
+  Json serving{
+      {"slots", meta.engine.max_requests * meta.engine.data},
+      {"token_budget", fmt::format("{}tokens", meta.engine.max_tokens * meta.engine.data)}};
+  Bytes kv_memory(0);
+  if (meta.kv_tokens) {
+    kv_memory =
+        kv_bytes_per_token(resolve_model(std::string(model), presets, "model")) * *meta.kv_tokens;
+    serving["kv_memory"] = format_quantity(kv_memory);
+    // The recorded capacity takes the place of the preset's estimate.
+    system["engine"] = {{"memory_share", 1}};
+  }
   ConfigRequest request;
-  request.inline_config = InlineConfig{
-      .json = {{"model", model},
-               {"hardware", server},
-               {"system", "vllm"},
-               {"serving",
-                {{"slots", meta.engine.max_requests * meta.engine.data},
-                 {"token_budget",
-                  fmt::format("{}tokens", meta.engine.max_tokens * meta.engine.data)}}},
-               {"workload",
-                {{"trace", fs::absolute(requests).string()},
-                 {"format", "columns"},
-                 {"columns", "time=queued_ts:s,input=input_toks,output=output_toks"},
-                 {"arrivals", "trace"},
-                 {"measure", "all"}}},
-               {"seed", 1}},
-      .origin = folder.string()};
+  request.inline_config =
+      InlineConfig{.json = {{"model", served},
+                            {"hardware", server},
+                            {"system", system},
+                            {"serving", serving},
+                            {"workload",
+                             {{"trace", fs::absolute(requests).string()},
+                              {"format", "columns"},
+                              {"columns", "time=queued_ts:s,input=input_toks,output=output_toks"},
+                              {"arrivals", "trace"},
+                              {"measure", "all"}}},
+                            {"seed", 1}},
+                   .origin = folder.string()};
   request.name_origins = false;
   const ResolvedConfig config = resolve_config(request, presets, builtin_policies());
+  if (meta.kv_tokens) {
+    check_kv_tokens(config.config, kv_memory, *meta.kv_tokens, meta_file);
+  }
   run.has_experts = config.config.model.experts.has_value();
   TimesRecorder recorder(run.measured.size());
   RunOptions options;

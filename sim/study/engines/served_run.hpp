@@ -27,6 +27,8 @@ struct ServedRun {
 /// `folder` or its folder `run` has meta.json (model, vllm_version, engine_kwargs) and
 /// requests.jsonl or requests.jsonl.gz (input_toks, output_toks, queued_ts, first_token_ts,
 /// last_token_ts). The model and the hardware are presets. An empty `profile` means the hardware's.
+/// max_model_len, if not null, is the context window, and num_kv_tokens of kv_cache, if recorded,
+/// the KV capacity.
 /// Throws ConfigError.
 [[nodiscard]] ServedRun predict_served_run(const std::filesystem::path& folder,
                                            const std::string& hardware, const std::string& profile,

@@ -1,5 +1,6 @@
 #include "sim/study/engines/engine_times.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -99,13 +100,14 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
            "good,vllm,1,meta-llama/Llama-3.1-70B,h100_sxm,128,8,fp8,fp8,1,4,,1,100,10\n"),
       presets());
   ASSERT_EQ(times.runs.size(), 6U);
-  EXPECT_EQ(times.runs[0].not_expressed, "no preset of this model, GPU or engine");
-  EXPECT_EQ(times.runs[1].not_expressed, "no preset of this model, GPU or engine");
-  EXPECT_NE(error_of([&] {
-              (void)predict_measured_runs(
-                  rows("unknown,vllm,1,nobody/model,h100_sxm,128,8,,,1,1,,1,100,10\n"), presets());
-            }).find("no run can be expressed"),
-            std::string::npos);
+  EXPECT_EQ(times.runs[0].not_expressed, "no preset of the model model");
+  EXPECT_EQ(times.runs[1].not_expressed, "no preset of the engine mlc");
+  EXPECT_NE(
+      error_of([&] {
+        (void)predict_measured_runs(
+            rows("unknown,vllm,1,nobody/model,b300_sxm,128,8,,,1,1,,1,100,10\n"), presets());
+      }).find("no run can be expressed; 1 rows: no preset of the model model, the GPU b300_sxm"),
+      std::string::npos);
   EXPECT_NE(times.runs[2].not_expressed.find("/hardware/hbm/capacity"), std::string::npos);
   EXPECT_TRUE(times.runs[3].not_expressed.empty()) << times.runs[3].not_expressed;
   EXPECT_TRUE(times.runs[3].has_experts);
@@ -119,6 +121,51 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
   EXPECT_EQ(json.at("runs").size(), 6U);
   EXPECT_TRUE(json.at("runs")[0].contains("not_expressed"));
   EXPECT_GT(json.at("runs")[5].at("predicted").at("tpot_seconds"), 0);
+}
+
+TEST_F(EngineTimesTest, AcceptsEveryGpuWithAHardwarePreset) {
+  std::string text;
+  std::vector<std::string> gpus{"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm",           "gb200",
+                                "l40s",     "mi300x",   "rtx_4090", "rtx_pro_6000_server"};
+  const std::vector<std::string> names = presets().names("hardware");
+  gpus.insert(gpus.end(), names.begin(), names.end());
+  for (const std::string& gpu : gpus) {
+    text += gpu + ",vllm,1,meta-llama/Llama-3.1-8B," + gpu + ",128,8,,,1,1,,1,100,10\n";
+  }
+  const EngineTimes times = predict_measured_runs(rows(text), presets());
+  ASSERT_EQ(times.runs.size(), gpus.size());
+  for (const PredictedRun& one : times.runs) {
+    EXPECT_EQ(one.not_expressed, "") << one.run.gpu;
+    EXPECT_GT(one.tpot_seconds, 0) << one.run.gpu;
+  }
+}
+
+TEST_F(EngineTimesTest, CountsIncompleteRowsWithTheReason) {
+  const fs::path path = write(
+      "runs.csv",
+      "id,backend,backend_version,model_path,system,mode,isl,osl,gemm_quant_mode,moe_quant_mode,"
+      "batch_size,tp_size,pp_size,attention_dp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms\n"
+      "good,vllm,1,meta-llama/Llama-3.1-8B,h100_sxm,agg,128,8,,,1,1,1,,1,100,10\n"
+      "empty,vllm,1,meta-llama/Llama-3.1-8B,h100_sxm,agg,128,8,,,,1,1,,1,100,\n"
+      "apart,vllm,1,meta-llama/Llama-3.1-8B,h100_sxm,disagg,128,8,,,,,,,,100,10\n"
+      "apart2,vllm,1,deepseek-ai/DeepSeek-V3,h100_sxm,disagg,128,8,,,,,,,,100,10\n"
+      "staged,vllm,1,meta-llama/Llama-3.1-8B,h100_sxm,agg,128,8,,,1,1,2,,1,100,10\n");
+  const EngineTimes times = predict_measured_runs(path, presets());
+  ASSERT_EQ(times.runs.size(), 5U);
+  EXPECT_EQ(times.runs[0].not_expressed, "");
+  const std::string table = to_table(times);
+  EXPECT_NE(table.find("Not expressed:\n"
+                       "  1 rows: empty batch_size, silicon_tpot_ms\n"
+                       "  1 rows: pipeline parallelism: pp_size 2\n"
+                       "  2 rows: prefill and decode apart: mode disagg\n"),
+            std::string::npos)
+      << table;
+  const Json json = to_json(times);
+  EXPECT_EQ(json.at("not_expressed"),
+            Json::parse(R"([{"reason": "empty batch_size, silicon_tpot_ms", "rows": 1},
+                            {"reason": "pipeline parallelism: pp_size 2", "rows": 1},
+                            {"reason": "prefill and decode apart: mode disagg", "rows": 2}])"));
+  EXPECT_TRUE(json.at("runs")[1].at("measured").at("tpot_seconds").is_null());
 }
 
 constexpr const char* kMeta =
@@ -147,6 +194,61 @@ TEST_F(EngineTimesTest, ComparesAServedRunRequestByRequest) {
   EXPECT_GT(run.predicted[1].ttft_seconds, run.predicted[0].ttft_seconds);
   EXPECT_EQ(to_json(run).at("requests").size(), 2U);
   EXPECT_NE(to_table(run).find("TPOT"), std::string::npos);
+}
+
+/// meta.json of a run of Llama-3.1-8B with eight requests at a time.
+std::string meta(const std::string& longest, const std::string& kv_cache) {
+  return R"({"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kwargs":
+      {"tensor_parallel_size": 1, "data_parallel_size": 1, "enable_expert_parallel": false,
+       "max_num_seqs": 8, "max_num_batched_tokens": 8192, "max_model_len": )" +
+         longest + R"(}, "kv_cache": )" + kv_cache + "}";
+}
+
+TEST_F(EngineTimesTest, ServedRunsObeyTheEnginesLongestRequestAndKvCapacity) {
+  std::string requests;
+  for (int i = 0; i < 8; ++i) {
+    requests +=
+        R"({"input_toks": 1000, "output_toks": 200, "queued_ts": 0, "first_token_ts": 1, "last_token_ts": 5})"
+        "\n";
+  }
+  write("requests.jsonl", requests);
+  const auto slowest_ttft = [&](const std::string& text) {
+    write("meta.json", text);
+    double slowest = 0;
+    for (const ServedRun::Times& one :
+         predict_served_run(folder_, "rtx4090-8x", "", presets()).predicted) {
+      slowest = std::max(slowest, one.ttft_seconds);
+    }
+    return slowest;
+  };
+  // The context window of the model, 128Ki tokens of 128 KiB, takes more than the 24 GiB of the
+  // GPU.
+  const double all_at_once = slowest_ttft(meta("4096", "{}"));
+  EXPECT_LT(all_at_once, 2);
+  EXPECT_EQ(slowest_ttft(meta("4096", R"({"num_kv_tokens": 41408})")), all_at_once);
+  // Room for 3 requests: the last of 8 waits for two times 200 tokens.
+  EXPECT_GT(slowest_ttft(meta("4096", R"({"num_kv_tokens": 4096})")), all_at_once + 3);
+}
+
+TEST_F(EngineTimesTest, RefusesServedRunsThatContradictTheirEngine) {
+  write(
+      "requests.jsonl",
+      R"({"input_toks": 1000, "output_toks": 200, "queued_ts": 0, "first_token_ts": 1, "last_token_ts": 5})"
+      "\n");
+  const auto problem = [&](const std::string& text) {
+    write("meta.json", text);
+    return error_of([&] { (void)predict_served_run(folder_, "rtx4090-8x", "", presets()); });
+  };
+  EXPECT_NE(problem(meta("1199", "{}")).find("requests.jsonl:1: /: expected at most max_model_len"),
+            std::string::npos)
+      << problem(meta("1199", "{}"));
+  const std::string large = problem(meta("4096", R"({"num_kv_tokens": 1000000})"));
+  EXPECT_NE(large.find("meta.json: /kv_cache/num_kv_tokens: expected at most "), std::string::npos)
+      << large;
+  const std::string malformed = problem(meta("0", R"({"num_kv_tokens": "many"})"));
+  for (const char* pointer : {"/engine_kwargs/max_model_len", "/kv_cache/num_kv_tokens"}) {
+    EXPECT_NE(malformed.find(pointer), std::string::npos) << malformed;
+  }
 }
 
 TEST_F(EngineTimesTest, RefusesServedRunsWithEveryProblem) {
