@@ -40,7 +40,7 @@ void run_input(std::string_view input) {
     file = write_scratch("result.json", input);
   }
   const Report report = read_report({file});
-  (void)headline_table(report);
+  (void)headline_tables(report);
   constexpr PageParts kParts{
       .style = "", .script = "", .chart_library = "Chart", .chart_licence = "<MIT>"};
   const std::string page = report_page(report, kParts);

@@ -3,8 +3,9 @@
 
 Makes results of every kind with the program, one page of all of them and one of hostile names, and
 opens each in light and dark, at 1280 and at 420 pixels, and prints it. Fails on a message on the console, on a request
-for anything but the page itself, on a canvas that stays blank, and on a page wider than the screen.
-Screenshots are kept. Exits with 77 where no browser is installed.
+for anything but the page itself, on a canvas that stays blank, on a page wider than the screen, and on a table that
+paper cuts off, or the screen if it has the headline metrics of many runs. Screenshots are kept. Exits with 77 where no
+browser is installed.
 
 The browser is driven by its DevTools protocol over two pipes, which needs nothing but Python.
 """
@@ -46,6 +47,17 @@ PIXELS = """
 }))()
 """
 WIDTH = "document.documentElement.scrollWidth"
+# Letter paper, without the margins that printing leaves.
+PAPER_WIDTH = 739
+# Names of visible tables that are wider than their place; {0} selects them.
+CUT_TABLES = """
+[...document.querySelectorAll("{0}")]
+  .filter((place) => place.checkVisibility() && place.scrollWidth > place.clientWidth + 1)
+  .map((place) => place.getAttribute("aria-label"))
+"""
+ALL_TABLES = ".scroll"
+# The first headline table of a page with a row for each run.
+MANY_RUNS = "#headline .scroll:first-of-type:has(+ .scroll)"
 TITLE = "window.injected === undefined ? 'none' : 'script ran'"
 
 
@@ -149,11 +161,11 @@ class Browser:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"]["value"]
 
-    def open(self, url, width, scheme):
+    def open(self, url, width, scheme, media=""):
         self.call("Emulation.setDeviceMetricsOverride",
                   {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
         self.call("Emulation.setEmulatedMedia",
-                  {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+                  {"media": media, "features": [{"name": "prefers-color-scheme", "value": scheme}]})
         self.events.clear()
         self.call("Page.navigate", {"url": url})
         self.wait_for("Page.loadEventFired")
@@ -203,10 +215,15 @@ def check(browser, page, charts_least, screenshots):
         wide = browser.evaluate(WIDTH)
         if wide > width:
             found.append(f"the page is {wide} pixels wide")
+        found += [f"the table {name!r} is cut off"
+                  for name in browser.evaluate(CUT_TABLES.replace("{0}", MANY_RUNS))]
         if browser.evaluate(TITLE) != "none":
             found.append("a name of the results ran as a script")
         browser.screenshot(screenshots / f"{page.stem}-{view}.png")
         problems += [f"{page.name}, {view}: {problem}" for problem in found]
+    browser.open(url, PAPER_WIDTH, "light", "print")
+    problems += [f"{page.name}, printed: the table {name!r} is cut off"
+                 for name in browser.evaluate(CUT_TABLES.replace("{0}", ALL_TABLES))]
     printed = base64.b64decode(browser.call("Page.printToPDF", {"printBackground": True})["data"])
     (screenshots / f"{page.stem}.pdf").write_bytes(printed)
     if not printed.startswith(b"%PDF") or b"/Type /Page" not in printed:

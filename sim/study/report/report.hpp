@@ -30,6 +30,8 @@ struct ReportRun {
 
 /// Whether the load exceeds capacity in one of the run's results. Its label then ends with " *".
 [[nodiscard]] bool is_overloaded(const ReportRun& run);
+/// Whether one of the run's results is too short to tell, and none exceeds capacity.
+[[nodiscard]] bool is_too_short(const ReportRun& run);
 
 /// A hit rate at many capacities of one tier.
 struct ReportCurve {
@@ -117,7 +119,8 @@ struct ReportSection {
 /// A line with the model, server, workload and load of the runs, or the number of different ones.
 /// Empty if they are not known.
 [[nodiscard]] std::string page_line(const Report& report);
-/// Up to three sentences on the main results.
+/// Up to three sentences on the main results, after one on runs that are too short to tell. Those
+/// are not in the other sentences.
 [[nodiscard]] std::vector<std::string> page_sentences(const Report& report);
 /// Sentences on a plan (`kvtier.plan/1`): its cheapest configuration, or else the binding
 /// condition; the capacities beyond which more improves little; why the other systems are excluded.
@@ -133,8 +136,10 @@ struct ReportSetting {
 
 /// The sections of a page, including those without a chart.
 [[nodiscard]] std::vector<ReportSection> make_sections(const Report& report);
-/// Headline metrics, with a column for each run; with more than three runs, a row for each run.
-[[nodiscard]] ReportTable headline_table(const Report& report);
+/// Headline metrics in one table with a column for each run. With more than three runs, tables with
+/// a row for each run and few enough columns for a printed page; the first has hit rates, TTFT,
+/// TPOT, cost and verdict.
+[[nodiscard]] std::vector<ReportTable> headline_tables(const Report& report);
 
 /// The parts of a page that do not depend on results.
 struct PageParts {

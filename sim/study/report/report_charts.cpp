@@ -104,7 +104,9 @@ std::vector<Section> sections() {
        "plan.",
        {{.draw = front,
          .title = "Rent of GPUs and used tiers against mean TTFT",
-         .note = "Nothing within capacity is both cheaper and faster than a run on the front.",
+         .note = "Nothing within capacity is both cheaper and faster than a run on the front. Runs "
+                 "that "
+                 "are too short to tell are not on it.",
          .values = {{"$ per hour", "/dollars_per_hour", ""},
                     {"TTFT mean s", "/metrics/ttft_seconds/mean", ""}},
          .x_title = "rent, $ per hour",

@@ -237,13 +237,14 @@ void front(const Entry& entry, const Report& report, ReportSection& section) {
     double x;
     double y;
     bool overloaded;
+    bool too_short;
   };
   std::vector<Point> points;
   for (const ReportRun& run : report.runs) {
     const Number x = mean_at(run, entry.values[0].pointer);
     const Number y = mean_at(run, entry.values[1].pointer);
     if (x && y && *y > 0) {
-      points.push_back({&run, *x, *y, is_overloaded(run)});
+      points.push_back({&run, *x, *y, is_overloaded(run), is_too_short(run)});
     }
   }
   if (points.size() < 2) {
@@ -254,15 +255,16 @@ void front(const Entry& entry, const Report& report, ReportSection& section) {
   ReportChart chart{entry.title, entry.note, {}, {}};
   chart.table.header = {"run", entry.values[0].name, entry.values[1].name, ""};
   Json groups = Json::array();
-  for (const char* name : {"on the front", "costs more or is slower", "load exceeds capacity"}) {
+  for (const char* name : {"on the front", "costs more or is slower", "load exceeds capacity",
+                           "run too short to tell"}) {
     groups.push_back({{"name", name}, {"points", Json::array()}});
   }
   for (const Point& point : points) {
     const bool beaten = std::any_of(points.begin(), points.end(), [&](const Point& other) {
-      return !other.overloaded && other.x <= point.x && other.y <= point.y &&
+      return !other.overloaded && !other.too_short && other.x <= point.x && other.y <= point.y &&
              (other.x < point.x || other.y < point.y);
     });
-    Json& group = groups[point.overloaded ? 2 : beaten ? 1 : 0];
+    Json& group = groups[point.overloaded ? 2 : point.too_short ? 3 : beaten ? 1 : 0];
     group["points"].push_back({point.x, point.y, point.run->label});
     chart.table.rows.push_back({point.run->label, fmt::format("{:.3f}", point.x), text_of(point.y),
                                 group["name"].get<std::string>()});

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -155,6 +158,43 @@ ReportTable turned(const ReportTable& table, const char* corner) {
   return other;
 }
 
+/// Columns of a table of runs that a printed page has room for, beside the first one.
+constexpr std::size_t kColumnsMost = 8;
+
+/// The table in parts of at most kColumnsMost columns beside the first one, which all parts have.
+/// The first part has the columns that answer most questions.
+std::vector<ReportTable> cut(const ReportTable& table) {
+  constexpr std::string_view kFirst[] = {
+      "hit rate, all turns %", "hit rate, prompt tokens %",   "TTFT mean s", "TTFT p95 s",
+      "TPOT mean ms",          "$ per million output tokens", "verdict"};
+  static_assert(std::size(kFirst) <= kColumnsMost);
+  std::vector<std::size_t> columns(table.header.size() - 1);
+  if (columns.size() <= kColumnsMost) {
+    return {table};
+  }
+  std::iota(columns.begin(), columns.end(), 1);
+  const auto rest = std::stable_partition(columns.begin(), columns.end(), [&](std::size_t column) {
+    return std::find(std::begin(kFirst), std::end(kFirst), table.header[column]) !=
+           std::end(kFirst);
+  });
+  std::vector<ReportTable> parts;
+  auto to = static_cast<std::size_t>(rest - columns.begin());
+  for (std::size_t from = 0; from < columns.size();
+       from = std::exchange(to, std::min(columns.size(), to + kColumnsMost))) {
+    const auto part_of = [&](const std::vector<std::string>& row) {
+      std::vector<std::string> cells{row.front()};
+      for (std::size_t i = from; i < to; ++i) {
+        cells.push_back(row[columns[i]]);
+      }
+      return cells;
+    };
+    ReportTable& part = parts.emplace_back();
+    part.header = part_of(table.header);
+    std::transform(table.rows.begin(), table.rows.end(), std::back_inserter(part.rows), part_of);
+  }
+  return parts;
+}
+
 std::string input_names(const Report& report) {
   std::vector<std::string> names;
   for (const ReportInput& input : report.inputs) {
@@ -173,7 +213,7 @@ void check_chart_library(const PageParts& parts) {
   }
 }
 
-ReportTable headline_table(const Report& report) {
+std::vector<ReportTable> headline_tables(const Report& report) {
   ReportTable table;
   table.header.emplace_back("metric");
   for (const ReportRun& run : report.runs) {
@@ -205,20 +245,23 @@ ReportTable headline_table(const Report& report) {
     });
     add_row("bottleneck", [](const ReportRun& run) { return describe_bottleneck(run.results); });
     add_row("verdict", [](const ReportRun& run) {
-      const auto worst = std::find_if(run.results.begin(), run.results.end(), exceeds_capacity);
+      const auto worst =
+          std::find_if(run.results.begin(), run.results.end(), [&run](const Json& result) {
+            return exceeds_capacity(result) || (is_too_short(run) && is_too_short(result));
+          });
       const std::string verdict =
           text_at(worst == run.results.end() ? run.results.front() : *worst, "/load/verdict");
       return verdict.empty() ? "-" : verdict;
     });
   }
-  constexpr std::size_t kColumnsMost = 3;
-  return report.runs.size() > kColumnsMost ? turned(table, "run") : table;
+  constexpr std::size_t kRunsMost = 3;
+  return report.runs.size() > kRunsMost ? cut(turned(table, "run")) : std::vector{table};
 }
 
 std::string report_page(const Report& report, const PageParts& parts) {
   check_chart_library(parts);
   const std::vector<ReportSection> sections = make_sections(report);
-  const ReportTable headline = headline_table(report);
+  const std::vector<ReportTable> headline = headline_tables(report);
   std::string body;
   std::string links;
   std::string missing;
@@ -259,16 +302,20 @@ std::string report_page(const Report& report, const PageParts& parts) {
     page += fmt::format("<p class=\"answer\">{}</p>\n", escape(detail::join(sentences, " ")));
   }
   page += "<nav aria-label=\"Sections\">\n";
-  if (!headline.rows.empty()) {
+  if (!report.runs.empty()) {
     links = "<a href=\"#headline\">Headline metrics</a>\n" + links;
   }
   page += links + "<a href=\"#provenance\">Configs and provenance</a>\n</nav>\n<main>\n";
   page +=
       "<noscript><p class=\"warning\">Charts need JavaScript; the tables do not.</p></noscript>\n";
   page += notes_html(report);
-  if (!headline.rows.empty()) {
-    page += "<section id=\"headline\">\n<h2>Headline metrics</h2>\n" +
-            table_html(headline, "Headline metrics") + "</section>\n";
+  if (!report.runs.empty()) {
+    page += "<section id=\"headline\">\n<h2>Headline metrics</h2>\n";
+    for (std::size_t i = 0; i < headline.size(); ++i) {
+      page += table_html(headline[i], i == 0 ? "Headline metrics"
+                                             : fmt::format("Headline metrics, part {}", i + 1));
+    }
+    page += "</section>\n";
   }
   page += body;
   if (!missing.empty()) {

@@ -492,6 +492,12 @@ bool is_overloaded(const ReportRun& run) {
   return std::any_of(run.results.begin(), run.results.end(), exceeds_capacity);
 }
 
+bool is_too_short(const ReportRun& run) {
+  return !is_overloaded(run) &&
+         std::any_of(run.results.begin(), run.results.end(),
+                     [](const Json& result) { return is_too_short(result); });
+}
+
 Report read_report(const std::vector<std::string>& files) {
   Report report;
   std::vector<std::string> paths;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "sim/study/report/report_draw.hpp"
+#include "sim/study/runs/run_length.hpp"
 #include "sim/study/runs/summary.hpp"
 
 namespace kvtier {
@@ -26,13 +27,13 @@ const Json* config_of(const ReportRun& run) {
 /// A run and one of its numbers.
 using Ranked = std::pair<const ReportRun*, double>;
 
-/// The lowest and the highest number of the runs within capacity.
+/// The lowest and the highest number of the runs that are long enough and within capacity.
 std::optional<std::pair<Ranked, Ranked>> range_of(const std::vector<const ReportRun*>& runs,
                                                   const char* pointer) {
   std::vector<Ranked> all;
   for (const ReportRun* run : runs) {
     const Number number = mean_at(*run, pointer);
-    if (number && !is_overloaded(*run)) {
+    if (number && !is_overloaded(*run) && !is_too_short(*run)) {
       all.emplace_back(run, *number);
     }
   }
@@ -102,6 +103,34 @@ std::string cost_sentence(const std::vector<const ReportRun*>& runs) {
   return "";
 }
 
+/// "2 of 3 runs are too short to tell, and these sentences leave them out. lru: the measured part
+/// lasts ..."
+std::string short_sentence(const std::vector<ReportRun>& runs) {
+  std::vector<const ReportRun*> shorts;
+  for (const ReportRun& run : runs) {
+    if (is_too_short(run)) {
+      shorts.push_back(&run);
+    }
+  }
+  if (shorts.empty()) {
+    return "";
+  }
+  const ReportRun& first = *shorts.front();
+  const auto result = std::find_if(first.results.begin(), first.results.end(),
+                                   [](const Json& one) { return is_too_short(one); });
+  std::string why = describe_too_short(*result);
+  why += why.empty() ? "" : ".";
+  if (runs.size() == 1) {
+    return "The run is too short to tell" + (why.empty() ? "." : ": " + why);
+  }
+  why = why.empty() ? "" : fmt::format(" {}: {}", first.label, why);
+  return shorts.size() == runs.size()
+             ? fmt::format("All {} runs are too short to tell which is better.{}", runs.size(), why)
+             : fmt::format(
+                   "{} of {} runs are too short to tell, and these sentences leave them out.{}",
+                   shorts.size(), runs.size(), why);
+}
+
 }  // namespace
 
 std::string page_line(const Report& report) {
@@ -148,6 +177,9 @@ std::vector<std::string> page_sentences(const Report& report) {
   std::erase(sentences, "");
   constexpr std::size_t kMost = 3;
   sentences.resize(std::min(kMost, sentences.size()));
+  if (const std::string shorts = short_sentence(report.runs); !shorts.empty()) {
+    sentences.insert(sentences.begin(), shorts);
+  }
   return sentences;
 }
 

@@ -84,18 +84,22 @@ std::string advice(const Json& result) {
 }  // namespace
 
 void check_long_enough(const Json& result, const std::string& what) {
-  if (const std::optional<std::string> why = too_short(result)) {
-    throw ConfigError(fmt::format("/workload: a run of {} sessions is too short to tell {}: {}; {}",
-                                  result["workload"]["sessions"].get<std::int64_t>(), what, *why,
-                                  advice(result)));
+  if (const std::string why = describe_too_short(result); !why.empty()) {
+    throw ConfigError(fmt::format("/workload: a run of {} sessions is too short to tell {}: {}",
+                                  result["workload"]["sessions"].get<std::int64_t>(), what, why));
   }
+}
+
+std::string describe_too_short(const Json& result) {
+  const std::optional<std::string> why = too_short(result);
+  return why ? fmt::format("{}; {}", *why, advice(result)) : "";
 }
 
 std::string describe_run_length(const Json& result) {
   constexpr double kPercent = 100;
   std::string text;
-  if (const std::optional<std::string> why = too_short(result)) {
-    text = fmt::format("the run is too short: {}; {}", *why, advice(result));
+  if (const std::string why = describe_too_short(result); !why.empty()) {
+    text = "the run is too short: " + why;
   }
   const Json::json_pointer precision("/load/precision");
   if (result.contains(precision)) {

@@ -19,6 +19,9 @@ namespace kvtier {
 /// cannot answer.
 void check_long_enough(const Json& result, const std::string& what);
 
+/// Why the run is too short, with advice; empty for other runs.
+[[nodiscard]] std::string describe_too_short(const Json& result);
+
 /// A note for tables: why the run is too short, with advice, or the precision that a growing run
 /// reached. Empty for other runs.
 [[nodiscard]] std::string describe_run_length(const Json& result);

@@ -225,6 +225,8 @@ bool exceeds_capacity(const Json& result) {
   return text_at(result, "/load/verdict") == kLoadExceedsCapacity;
 }
 
+bool is_too_short(const Json& result) { return text_at(result, "/load/verdict") == kRunTooShort; }
+
 std::string describe_bottleneck(const std::vector<Json>& results) {
   const std::string name = text_at(results.front(), "/load/bottleneck/name");
   const auto share = summarize(results, "/load/bottleneck/share");

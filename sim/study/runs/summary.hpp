@@ -45,6 +45,9 @@ struct Summary {
 /// Whether the verdict is "load exceeds capacity": the queue grew while sessions arrived.
 [[nodiscard]] bool exceeds_capacity(const Json& result);
 
+/// Whether the verdict is "run too short to tell".
+[[nodiscard]] bool is_too_short(const Json& result);
+
 /// The main cause of waiting with its share of the measured time, such as "batch slots 83 %".
 /// "none" if requests hardly wait, "-" if a result has no cause. There must be at least one result.
 [[nodiscard]] std::string describe_bottleneck(const std::vector<Json>& results);

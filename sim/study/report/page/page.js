@@ -327,6 +327,7 @@
         { color: css("series-0"), mark: "circle" },
         { color: css("series-3"), mark: "triangle" },
         { color: css("series-1"), mark: "crossRot" },
+        { color: css("series-7"), mark: "rect" },
       ];
       const count = drawing.groups.reduce((sum, group) => sum + group.points.length, 0);
       const made = options({ x: scale(drawing.x, { grace: "12%" }), y: scale(drawing.y) },

@@ -227,7 +227,7 @@ TEST_F(Reporting, ReadsComparisonsWithAllTheirSeeds) {
   EXPECT_EQ(report.inputs[0].configs.size(), 1U);
   EXPECT_EQ(section("hit-rate").charts.at(0).table.rows, (Rows{{"lru", "0", "50", "0", "0"}}));
   EXPECT_EQ(section("ttft").charts.at(0).table.rows[0][2], "2");
-  EXPECT_EQ(headline_table(report).header, (Lines{"metric", "lru (mean of 2)"}));
+  EXPECT_EQ(headline_tables(report).at(0).header, (Lines{"metric", "lru (mean of 2)"}));
 }
 
 /// With what pages say of a run's model, server, workload and load.
@@ -265,6 +265,42 @@ TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
   other["metrics"]["hit_rate"]["all_turns"]["total"] = 0.9;
   (void)dir_.write("b.json", other.dump());
   EXPECT_EQ(page_sentences(read())[0], "50.0 % of all turns find the KV of their whole history.");
+}
+
+TEST_F(Reporting, RecommendsNoRunThatIsTooShortToTell) {
+  Json brief = described(result("lru", "8GiB", 0.9), "llama2-13b", "sharegpt", "1.5/s");
+  brief["metrics"]["dollars_per_million_output_tokens"]["rented"] = 1;
+  brief["load"]["bottleneck"] = {{"name", "none"}, {"share", 0}};
+  brief["load"]["verdict"] = "run too short to tell";
+  brief["load"]["too_short"] = "the measured part lasts 20 s";
+  write("a.json", brief);
+  const std::string why =
+      "the measured part lasts 20 s; expected /workload/sessions \"auto\", or about 100.";
+  EXPECT_EQ(page_sentences(read()), Lines{"The run is too short to tell: " + why});
+  write("b.json", brief);
+  EXPECT_EQ(page_sentences(read()),
+            Lines{"All 2 runs are too short to tell which is better. a: " + why});
+  Json enough = described(result("fifo", "8GiB", 0.25), "llama2-13b", "sharegpt", "1.5/s");
+  enough["metrics"]["dollars_per_million_output_tokens"]["rented"] = 9;
+  write("c.json", enough);
+  EXPECT_EQ(
+      page_sentences(read()),
+      (Lines{"2 of 3 runs are too short to tell, and these sentences leave them out. a: " + why,
+             "25.0 % of all turns find the KV of their whole history.",
+             "The first token comes after 2 s on average (p99 8 s).",
+             "It costs $9.00 per million output tokens."}));
+  EXPECT_EQ(section("cost").charts.at(0).table.rows,
+            (Rows{{"a", "5.000", "2", "run too short to tell"},
+                  {"b", "5.000", "2", "run too short to tell"},
+                  {"c", "5.000", "2", "on the front"}}));
+}
+
+TEST_F(Reporting, NamesTheWorstVerdictOfSeveralSeeds) {
+  Json brief = result("lru", "8GiB", 0.5, 2);
+  brief["load"]["verdict"] = "run too short to tell";
+  write("a.json", {{"format", "kvtier.compare/1"},
+                   {"systems", {{"lru", {{"results", {result("lru", "8GiB", 0.5), brief}}}}}}});
+  EXPECT_EQ(headline_tables(read()).at(0).rows.back(), (Lines{"verdict", "run too short to tell"}));
 }
 
 TEST_F(Reporting, SaysRatesInTheUnitsOfTheConfig) {
@@ -311,15 +347,34 @@ TEST_F(Reporting, HasARowForEachRunIfThereAreMany) {
   for (const char* name : {"a.json", "b.json", "c.json"}) {
     write(name, result("lru", "8GiB", 0.5));
   }
-  EXPECT_EQ(headline_table(read()).header, (Lines{"metric", "a", "b", "c"}));
+  EXPECT_EQ(headline_tables(read()).at(0).header, (Lines{"metric", "a", "b", "c"}));
   write("d.json", result("lru", "8GiB", 0.25));
-  const ReportTable table = headline_table(read());
-  EXPECT_EQ(table.header[0], "run");
-  EXPECT_EQ(table.header[1], "hit rate, all turns %");
-  EXPECT_EQ(table.header[2], "hit rate, all turns %, in DRAM %");
-  ASSERT_EQ(table.rows.size(), 4U);
-  EXPECT_EQ(table.rows[3][0], "d");
-  EXPECT_EQ(table.rows[3][1], "25.0");
+  const std::vector<ReportTable> tables = headline_tables(read());
+  ASSERT_EQ(tables.size(), 1U);
+  EXPECT_EQ(tables[0].header[0], "run");
+  EXPECT_EQ(tables[0].header[1], "hit rate, all turns %");
+  EXPECT_EQ(tables[0].header[2], "hit rate, all turns %, in DRAM %");
+  ASSERT_EQ(tables[0].rows.size(), 4U);
+  EXPECT_EQ(tables[0].rows[3][0], "d");
+  EXPECT_EQ(tables[0].rows[3][1], "25.0");
+}
+
+// Two more metrics make 9 columns, one more than a part has room for.
+TEST_F(Reporting, KeepsHitsTtftCostAndVerdictTogetherInManyColumns) {
+  Json many = result("lru", "8GiB", 0.5);
+  many["metrics"]["turns"] = 100;
+  many["metrics"]["dollars_per_million_output_tokens"] = {{"rented", 7}};
+  for (const char* name : {"a.json", "b.json", "c.json", "d.json"}) {
+    write(name, many);
+  }
+  const std::vector<ReportTable> tables = headline_tables(read());
+  ASSERT_EQ(tables.size(), 2U);
+  EXPECT_EQ(tables[0].header, (Lines{"run", "hit rate, all turns %", "TTFT mean s", "TTFT p95 s",
+                                     "$ per million output tokens", "verdict"}));
+  EXPECT_EQ(tables[0].rows[3],
+            (Lines{"d", "50.0", "2.000", "6.000", "7.00", "load is within capacity"}));
+  EXPECT_EQ(tables[1].header, (Lines{"run", "turns measured", "hit rate, all turns %, in DRAM %",
+                                     "TTFT p90 s", "rent, $ per hour", "bottleneck"}));
 }
 
 TEST_F(Reporting, HatchesOverloadedRunsAndDrawsCapacities) {
