@@ -32,11 +32,11 @@ struct SweepCommandOptions {
 };
 
 /// Results of the runs that succeeded, by the labels of their points.
-NamedResults results_of(const std::vector<SweepPoint>& points, const SweepResult& result) {
+NamedResults results_of(const Sweep& sweep, const SweepResult& result) {
   NamedResults results;
   for (const SweepRow& row : result.rows) {
     if (row.state == RunState::ok) {
-      results[fmt::format("{}", fmt::join(points[row.point].labels, ","))].push_back(
+      results[fmt::format("{}", fmt::join(labels_of(sweep, row.point), ","))].push_back(
           *unsealed_line(row.line));
     }
   }
@@ -71,7 +71,7 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = program.presets();
   const Sweep sweep = load_sweep(options.file);
-  const std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);
+  const SweepPoints points(sweep, presets, registry);
   Expectations expectations(options.expect);
   ProgressLine line;
   SweepOptions how;
@@ -89,10 +89,10 @@ int sweep_command(const Program& program, const SweepCommandOptions& options) {
     throw Interrupted(
         fmt::format("the runs that ended are in {}, and --resume goes on from there", options.out));
   }
-  print("{}", to_table(sweep, points, result));
+  print("{}", to_table(sweep, result));
   note(fmt::format("{} runs in {:.2f} s", result.runs, elapsed_seconds() - begin));
-  check_columns(sweep, result);
-  expectations.check([&] { return values_of(results_of(points, result)); });
+  check_result(sweep, result);
+  expectations.check([&] { return values_of(results_of(sweep, result)); });
   int code = 0;
   for (const auto& [state, of_state] : kFailures) {
     const std::int64_t failed = result.count(state);

@@ -191,12 +191,12 @@ std::size_t sweep_points(const std::string& file, const std::string& text,
                          const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   const py::gil_scoped_release release;
-  return resolve_points(read_sweep(document_of(file, text), file), setup.presets, setup.registry)
-      .size();
+  const Sweep sweep = read_sweep(document_of(file, text), file);
+  return SweepPoints(sweep, setup.presets, setup.registry).size();
 }
 
 /// Runs a shard, without the runs whose lines `done` has, on one thread. Returns its rows, its
-/// table, the problems of its columns, and for each column its header, name and unit.
+/// table, its problems (check_result), and for each column its header, name and unit.
 py::dict run_sweep_shard(const std::string& file, const std::string& text, const std::string& out,
                          std::int64_t number, std::int64_t of, const std::vector<std::string>& done,
                          bool resume, const std::string& config_dir,
@@ -213,7 +213,7 @@ py::dict run_sweep_shard(const std::string& file, const std::string& text, const
       columns.emplace_back(header_of(column), column.name,
                            write_value(column.unit).get<std::string>());
     }
-    const std::vector<SweepPoint> points = resolve_points(sweep, setup.presets, setup.registry);
+    const SweepPoints points(sweep, setup.presets, setup.registry);
     SweepOptions how;
     how.out = out;
     how.shard = {number, of};
@@ -224,9 +224,9 @@ py::dict run_sweep_shard(const std::string& file, const std::string& text, const
     for (const SweepRow& row : result.rows) {
       lines.push_back(row.line);
     }
-    table = to_table(sweep, points, result);
+    table = to_table(sweep, result);
     try {
-      check_columns(sweep, result);
+      check_result(sweep, result);
     } catch (const ConfigError& error) {
       problems = error.problems();
     }

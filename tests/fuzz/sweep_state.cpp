@@ -38,7 +38,7 @@ struct Whole {
   ConfigDirectory presets{KVTIER_CONFIG_DIR};
   PolicyRegistry registry = builtin_policies();
   Sweep sweep = load_sweep(write_scratch("sweep.json", kSweep));
-  std::vector<SweepPoint> points = resolve_points(sweep, presets, registry);
+  SweepPoints points{sweep, presets, registry};
   std::string identity = sweep_identity(sweep, points, Shard{}).dump();
   std::vector<std::string> lines;
   std::string csv;
@@ -123,7 +123,7 @@ void run_input(std::string_view input) {
   const bool is_made_up = input.find("+{") != std::string_view::npos ||
                           input.find("\"checksum\"") != std::string_view::npos;
   const SweepResult result = run_sweep(at_once.sweep, at_once.points, at_once.registry, options);
-  (void)to_table(at_once.sweep, at_once.points, result);
+  (void)to_table(at_once.sweep, result);
   if (!is_made_up) {
     const std::string lines = read_text_file(folder / kRunLines);
     expect(lines == at_once.lines[0] + "\n" + at_once.lines[1] + "\n",
@@ -131,7 +131,7 @@ void run_input(std::string_view input) {
     expect(read_text_file(folder / kSweepFolder.summary) == at_once.csv,
            "a resumed sweep has another table");
   }
-  check_columns(at_once.sweep, result);
+  check_result(at_once.sweep, result);
 }
 
 }  // namespace kvtier::fuzz

@@ -137,8 +137,9 @@ bool names_a_file(const std::string& name) {
 /// problem. `chain` has the presets that build on this one.
 std::optional<Json> load_preset(const Section& section, const std::string& name,
                                 const std::filesystem::path& base_dir,
-                                const ConfigDirectory& presets, const std::string& pointer,
-                                Problems& problems, std::vector<std::string> chain = {}) {
+                                const ConfigDirectory& presets, ConfigFiles& files,
+                                const std::string& pointer, Problems& problems,
+                                std::vector<std::string> chain = {}) {
   const bool is_file = names_a_file(name);
   const std::filesystem::path path = is_file ? base_dir / name : presets.file(section.kind, name);
   std::error_code ignored;
@@ -159,7 +160,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
     return std::nullopt;
   }
   try {
-    Json json = read_json_file(path);
+    Json json = files.json(path);
     if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
       json = write_value(model_from_hugging_face(json, path.string()));
     }
@@ -173,8 +174,9 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
                                     kPresetKey, quote_json(*base_name)));
       return std::nullopt;
     }
-    std::optional<Json> base = load_preset(section, base_name->get<std::string>(),
-                                           path.parent_path(), presets, pointer, problems, chain);
+    std::optional<Json> base =
+        load_preset(section, base_name->get<std::string>(), path.parent_path(), presets, files,
+                    pointer, problems, chain);
     if (base) {
       json.erase(kPresetKey);
       merge(*base, json, pointer, path.string(), problems);
@@ -191,7 +193,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
 /// The profile, or null after reporting a problem.
 std::shared_ptr<const Profile> load_profile(const std::string& name,
                                             const std::filesystem::path& base_dir,
-                                            const ConfigDirectory& presets,
+                                            const ConfigDirectory& presets, ConfigFiles& files,
                                             const std::string& pointer, Problems& problems) {
   const bool is_file = names_a_file(name);
   const std::filesystem::path path = is_file ? base_dir / name : presets.file("profiles", name);
@@ -206,7 +208,7 @@ std::shared_ptr<const Profile> load_profile(const std::string& name,
     return nullptr;
   }
   try {
-    return std::make_shared<const Profile>(read_profile(path));
+    return files.profile(path);
   } catch (const ConfigError& error) {
     for (const std::string& line : error.problems()) {
       problems.add_line(line);
@@ -219,7 +221,7 @@ std::shared_ptr<const Profile> load_profile(const std::string& name,
 /// merged over it. Returns false after reporting a problem; the section is then unusable.
 bool expand_section(Json& root, const Section& section, const std::string& origin,
                     const std::filesystem::path& base_dir, const ConfigDirectory& presets,
-                    Problems& problems, const std::string& parent = "") {
+                    ConfigFiles& files, Problems& problems, const std::string& parent = "") {
   const std::string pointer = parent + "/" + section.key;
   if (!root.contains(section.key)) {
     return true;  // the reader reports what is missing
@@ -237,7 +239,7 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
     return false;
   }
   std::optional<Json> preset =
-      load_preset(section, name.get<std::string>(), base_dir, presets, pointer, problems);
+      load_preset(section, name.get<std::string>(), base_dir, presets, files, pointer, problems);
   if (!preset) {
     return false;
   }
@@ -295,11 +297,11 @@ struct ProfiledHardware {
 /// the profile describes the whole server.
 ProfiledHardware expand_hardware(Json& root, const Section& section, const std::string& origin,
                                  const std::filesystem::path& base_dir,
-                                 const ConfigDirectory& presets,
+                                 const ConfigDirectory& presets, ConfigFiles& files,
                                  const std::vector<Override>& overrides, Problems& problems,
                                  bool& usable, const std::string& parent = "") {
   Json own = root.contains(section.key) ? root[section.key] : Json();
-  usable = expand_section(root, section, origin, base_dir, presets, problems, parent);
+  usable = expand_section(root, section, origin, base_dir, presets, files, problems, parent);
   if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
       !root[section.key].contains(kProfileKey)) {
     return {};
@@ -311,7 +313,7 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   }
   const std::string pointer = parent + "/" + section.key;
   std::shared_ptr<const Profile> profile =
-      load_profile(name.get<std::string>(), base_dir, presets, pointer, problems);
+      load_profile(name.get<std::string>(), base_dir, presets, files, pointer, problems);
   if (!profile) {
     usable = false;
     return {};
@@ -319,9 +321,9 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   const std::string source = "profile " + profile->name;
   const bool has_preset = own.is_string() || own.contains(kPresetKey);
   const std::optional<Bytes> piece = kv_piece(root, gpus_of(hardware, overrides));
-  Json base = has_preset ? hardware : described_hardware(*profile, piece);
+  Json base = has_preset ? hardware : files.hardware(*profile, piece, true);
   if (has_preset) {
-    Json measured = measured_hardware(*profile, piece);
+    Json measured = files.hardware(*profile, piece, false);
     if (!base.contains("ssd") || !base["ssd"].is_object()) {
       measured.erase("ssd");
     }
@@ -358,7 +360,8 @@ void check_described(const ModelConfig& model, const ProfiledHardware& from,
 /// Expands the hardware of each of /cluster/groups.
 std::vector<ProfiledHardware> expand_groups(Json& root, const std::string& origin,
                                             const std::filesystem::path& base_dir,
-                                            const ConfigDirectory& presets, Problems& problems) {
+                                            const ConfigDirectory& presets, ConfigFiles& files,
+                                            Problems& problems) {
   std::vector<ProfiledHardware> expanded;
   const Section& hardware = *std::find_if(kSections.begin(), kSections.end(), [](const Section& s) {
     return std::string_view(s.key) == "hardware";
@@ -377,8 +380,8 @@ std::vector<ProfiledHardware> expand_groups(Json& root, const std::string& origi
     if (root.contains("model")) {
       group["model"] = root["model"];  // KV is copied in pieces of the model
     }
-    expanded.back() = expand_hardware(group, hardware, origin, base_dir, presets, {}, problems,
-                                      usable, fmt::format("/cluster/groups/{}", i));
+    expanded.back() = expand_hardware(group, hardware, origin, base_dir, presets, files, {},
+                                      problems, usable, fmt::format("/cluster/groups/{}", i));
     group.erase("model");
     if (!usable) {
       group.erase("hardware");  // its problem is reported
@@ -450,7 +453,9 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
                       request.file.string()));
     }
   }
-  Json root = request.inline_config ? request.inline_config->json : read_json_file(request.file);
+  const std::shared_ptr<ConfigFiles> files =
+      request.files ? request.files : std::make_shared<ConfigFiles>();
+  Json root = request.inline_config ? request.inline_config->json : files->json(request.file);
   const std::filesystem::path base_dir = request.file.parent_path();
   Problems problems(request.name_origins);
   const std::string origin =
@@ -491,10 +496,10 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   for (const Section& section : kSections) {
     bool usable = true;
     if (std::string_view(section.key) == "hardware") {
-      profiled = expand_hardware(root, section, origin, base_dir, presets, request.overrides,
-                                 problems, usable);
+      profiled = expand_hardware(root, section, origin, base_dir, presets, *files,
+                                 request.overrides, problems, usable);
     } else {
-      usable = expand_section(root, section, origin, base_dir, presets, problems);
+      usable = expand_section(root, section, origin, base_dir, presets, *files, problems);
     }
     if (!usable) {
       unusable.emplace_back(section.key);
@@ -507,7 +512,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
                                 [&](const Section& section) { return is_in(section, pointer); });
   });
   const std::vector<ProfiledHardware> profiled_groups =
-      expand_groups(root, origin, base_dir, presets, problems);
+      expand_groups(root, origin, base_dir, presets, *files, problems);
   if (request.seed) {
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
@@ -559,7 +564,8 @@ Json preset_json(const std::string& key, const std::string& name, const ConfigDi
   const auto section = std::ranges::find(kSections, key, &Section::key);
   KVTIER_ASSERT(section != kSections.end(), "presets are of a section");
   Problems problems;
-  std::optional<Json> json = load_preset(*section, name, {}, presets, "/" + key, problems);
+  ConfigFiles files;
+  std::optional<Json> json = load_preset(*section, name, {}, presets, files, "/" + key, problems);
   problems.throw_if_any();
   return *std::move(json);
 }
@@ -567,7 +573,9 @@ Json preset_json(const std::string& key, const std::string& name, const ConfigDi
 ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
                           const std::string& option) {
   Problems problems;
-  const std::optional<Json> json = load_preset(kSections[0], name, "", presets, option, problems);
+  ConfigFiles files;
+  const std::optional<Json> json =
+      load_preset(kSections[0], name, "", presets, files, option, problems);
   problems.throw_if_any();
   Problems found;
   found.set_origin("", name);
@@ -581,8 +589,9 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
   Problems problems;
   Json root{{"model", write_value(model)}, {"hardware", hardware}};
   bool usable = true;
+  ConfigFiles files;
   const ProfiledHardware profiled =
-      expand_hardware(root, kSections[1], "", {}, presets, {}, problems, usable);
+      expand_hardware(root, kSections[1], "", {}, presets, files, {}, problems, usable);
   HardwareConfig config;
   if (usable) {
     read_value(config, root["hardware"], "/hardware", problems);
@@ -600,7 +609,9 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
 std::shared_ptr<const Profile> resolve_profile(const std::string& name,
                                                const ConfigDirectory& presets) {
   Problems problems;
-  std::shared_ptr<const Profile> profile = load_profile(name, {}, presets, "/hardware", problems);
+  ConfigFiles files;
+  std::shared_ptr<const Profile> profile =
+      load_profile(name, {}, presets, files, "/hardware", problems);
   problems.throw_if_any();
   return profile;
 }

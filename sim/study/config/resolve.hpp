@@ -9,6 +9,7 @@
 
 #include "hw/profile/profile.hpp"
 #include "sim/serving/config.hpp"
+#include "sim/study/config/config_files.hpp"
 #include "sim/study/config/overrides.hpp"
 #include "sim/study/config/presets.hpp"
 
@@ -38,6 +39,8 @@ struct ConfigRequest {
   std::optional<std::string> system;
   /// Whether problems name the file or option that the value came from.
   bool name_origins = true;
+  /// Files of earlier requests, which are not read again. Null: no earlier ones.
+  std::shared_ptr<ConfigFiles> files{};
 };
 
 struct ResolvedConfig {

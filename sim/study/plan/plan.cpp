@@ -128,11 +128,11 @@ class Runs {
       return;
     }
     std::int64_t strangers = 0;
-    for (const RunFolder::Kept& line : folder_->kept()) {
-      const auto has = [&](const char* key) { return line.json.contains(key); };
-      if (has("run") && line.json["run"].is_string() && has("result") &&
-          line.json["result"].is_object()) {
-        known_[line.json["run"].get<std::string>()] = line.json["result"];
+    for (const std::string& text : folder_->take_kept()) {
+      Json line = *unsealed_line(text);
+      if (line.contains("run") && line["run"].is_string() && line.contains("result") &&
+          line["result"].is_object()) {
+        known_[line["run"].get<std::string>()] = std::move(line["result"]);
       } else {
         ++strangers;
       }
@@ -185,11 +185,11 @@ class Runs {
   }
 
   void finish(const std::string& summary) const {
-    std::string lines;
+    std::vector<std::string> lines;
     for (const auto& [key, result] : known_) {
-      lines += line_of(key, result) + "\n";
+      lines.push_back(line_of(key, result));
     }
-    folder_->finish(lines, summary);
+    folder_->finish({lines.begin(), lines.end()}, summary);
   }
 
  private:
@@ -1030,7 +1030,7 @@ Plan read_plan(const Json& json, const fs::path& file) {
 
 PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
                      const PolicyRegistry& registry, const PlanOptions& options) {
-  const std::vector<SweepPoint> points = resolve_points(plan.space, presets, registry);
+  const SweepPoints points(plan.space, presets, registry, std::numeric_limits<std::size_t>::max());
   std::unique_ptr<RunFolder> folder;
   if (!options.out.empty()) {
     // The SLO, the capacities and the endurance select runs, but do not change their results.
@@ -1042,9 +1042,9 @@ PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
                                          options.tell);
   }
   Runs runs(options, folder.get());
-  PlanResult result = Search(plan, points, registry, runs)();
+  PlanResult result = Search(plan, points.checked(), registry, runs)();
   std::vector<Json> settings;
-  for (const SweepPoint& point : points) {
+  for (const SweepPoint& point : points.checked()) {
     if (point.resolved) {
       settings.push_back(run_setting(write_value(point.resolved->config)));
     }

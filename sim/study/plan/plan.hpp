@@ -178,7 +178,7 @@ struct PlanResult {
 /// configurations are run once.
 ///
 /// Throws ConfigError for metrics that a result does not have and for capacities whose cost falls,
-/// and as `run_sweep` (for the folder), `resolve_points` and `simulate` do.
+/// and as `run_sweep` (for the folder), `SweepPoints` and `simulate` do.
 [[nodiscard]] PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
                                    const PolicyRegistry& registry, const PlanOptions& options = {});
 

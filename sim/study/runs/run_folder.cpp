@@ -149,12 +149,8 @@ std::size_t RunFolder::keep_lines(const fs::path& path) {
   for (std::int64_t number = 1; begin < text.size(); ++number) {
     const std::size_t end = text.find('\n', begin);
     std::string line = text.substr(begin, std::min(end, text.size()) - begin);
-    std::optional<Json> json;
-    if (end != std::string::npos) {
-      json = unsealed_line(line);
-    }
-    if (json) {
-      kept_.push_back({std::move(line), std::move(*json)});
+    if (end != std::string::npos && unsealed_line(line)) {
+      kept_.push_back(std::move(line));
     } else {
       damaged.push_back(std::to_string(number));
     }
@@ -193,8 +189,13 @@ void RunFolder::append(std::string_view line) {
   }
 }
 
-void RunFolder::finish(std::string_view lines, std::string_view summary) {
-  write_text_output(file(kRunLines).string(), lines);
+void RunFolder::finish(const std::vector<std::string_view>& lines, std::string_view summary) {
+  AtomicFile all(file(kRunLines));
+  for (const std::string_view line : lines) {
+    all.write(line);
+    all.write("\n");
+  }
+  all.commit();
   write_text_output(file(kind_.summary).string(), summary);
   std::error_code error;
   fs::remove(file(kPartial), error);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sim/core/config.hpp"
@@ -40,19 +41,15 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
   ~RunFolder();
 
-  /// An undamaged line of an earlier process.
-  struct Kept {
-    std::string text;
-    Json json;
-  };
-  /// Lines in the order of writing. Of several lines of one run, the last one counts.
-  [[nodiscard]] const std::vector<Kept>& kept() const { return kept_; }
-  /// Calls `tell` if some lines of `kept` belong to no run of this folder. `lines` is their number.
+  /// Hands over the undamaged lines of earlier processes, in the order of writing. Of several lines
+  /// of one run, the last one counts.
+  [[nodiscard]] std::vector<std::string> take_kept() { return std::move(kept_); }
+  /// Calls `tell` if some kept lines belong to no run of this folder. `lines` is their number.
   void tell_of_strangers(std::int64_t lines) const;
   /// Writes a sealed line, which a killed process does not lose.
   void append(std::string_view line);
   /// Writes the complete results and removes the partial ones.
-  void finish(std::string_view lines, std::string_view summary);
+  void finish(const std::vector<std::string_view>& lines, std::string_view summary);
 
  private:
   [[nodiscard]] std::filesystem::path file(const char* name) const { return path_ / name; }
@@ -65,7 +62,7 @@ class RunFolder {
   RunFolderKind kind_;
   std::filesystem::path path_;
   std::function<void(const std::string&)> tell_;
-  std::vector<Kept> kept_;
+  std::vector<std::string> kept_;
   int partial_ = -1;
 };
 

@@ -1,7 +1,11 @@
 #include "sim/study/sweep/sweep.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <set>
 #include <system_error>
 
@@ -140,15 +144,43 @@ ConfigRequest base_request(const Sweep& sweep) {
   return request;
 }
 
-/// Moves on to the next combination; false after the last.
-bool advance(std::vector<std::size_t>& at, const std::vector<SweepAxis>& axes) {
-  for (std::size_t i = axes.size(); i-- > 0;) {
-    if (++at[i] < axes[i].values.size()) {
-      return true;
-    }
-    at[i] = 0;
+/// The index of a point's value on each axis.
+std::vector<std::size_t> place_of(const Sweep& sweep, std::size_t point) {
+  std::vector<std::size_t> at(sweep.axes.size());
+  for (std::size_t i = at.size(); i-- > 0;) {
+    at[i] = point % sweep.axes[i].values.size();
+    point /= sweep.axes[i].values.size();
   }
-  return false;
+  return at;
+}
+
+/// The points to check before the first run, in order (see SweepPoints).
+std::vector<std::size_t> points_to_check(const Sweep& sweep, std::size_t size, std::size_t most) {
+  if (size <= most) {
+    std::vector<std::size_t> all(size);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
+  }
+  // Axes with few values are checked whole. The others share the rest.
+  std::vector<std::size_t> by_size(sweep.axes.size());
+  std::iota(by_size.begin(), by_size.end(), std::size_t{0});
+  const auto values_of = [&](std::size_t axis) { return sweep.axes[axis].values.size(); };
+  std::ranges::stable_sort(by_size, {}, values_of);
+  std::vector<std::size_t> shares(sweep.axes.size());
+  for (std::size_t i = 0; i < by_size.size(); ++i) {
+    shares[by_size[i]] =
+        std::clamp(most / (by_size.size() - i), std::size_t{1}, values_of(by_size[i]));
+    most -= std::min(most, shares[by_size[i]]);
+  }
+  std::set<std::size_t> chosen;
+  std::size_t step = 1;  // between points with neighbouring values of the axis
+  for (std::size_t i = sweep.axes.size(); i-- > 0;) {
+    for (std::size_t k = 0; k < shares[i]; ++k) {
+      chosen.insert(shares[i] == 1 ? 0 : k * (values_of(i) - 1) / (shares[i] - 1) * step);
+    }
+    step *= values_of(i);
+  }
+  return {chosen.begin(), chosen.end()};
 }
 
 }  // namespace
@@ -191,43 +223,96 @@ Sweep read_sweep(const Json& json, const fs::path& file) {
   return sweep;
 }
 
+std::size_t point_count(const Sweep& sweep) {
+  std::size_t count = 1;
+  for (const SweepAxis& axis : sweep.axes) {
+    count *= axis.values.size();
+  }
+  return count;
+}
+
+std::vector<std::string> labels_of(const Sweep& sweep, std::size_t point) {
+  std::vector<std::string> labels;
+  const std::vector<std::size_t> at = place_of(sweep, point);
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    labels.push_back(sweep.axes[i].values[at[i]].label);
+  }
+  return labels;
+}
+
+SweepPoints::SweepPoints(const Sweep& sweep, ConfigDirectory presets,
+                         const PolicyRegistry& registry, std::size_t most)
+    : sweep_(sweep), presets_(std::move(presets)), registry_(registry), base_(base_request(sweep)) {
+  base_.files = std::make_shared<ConfigFiles>();
+  std::vector<std::string> problems;
+  bool has_others = false;
+  for (const std::size_t index : points_to_check(sweep, size(), most)) {
+    checked_.push_back(resolve(index));
+    const SweepPoint& point = checked_.back();
+    has_others = has_others || point.resolved;
+    problems.insert(problems.end(), point.refused.begin(), point.refused.end());
+  }
+  check_refused(sweep, problems, has_others || checked_.size() < size());
+}
+
+SweepPoint SweepPoints::operator[](std::size_t index) const {
+  const auto known = std::ranges::lower_bound(checked_, index, {}, &SweepPoint::index);
+  return known != checked_.end() && known->index == index ? *known : resolve(index);
+}
+
+SweepPoint SweepPoints::resolve(std::size_t index) const {
+  SweepPoint point{.index = index, .labels = labels_of(sweep_, index)};
+  ConfigRequest request = base_;
+  request.overrides = overrides_of(sweep_, place_of(sweep_, index));
+  try {
+    point.resolved = resolve_config(request, presets_, registry_);
+  } catch (const ConfigError& error) {
+    point.refused = error.problems();
+  }
+  return point;
+}
+
+void check_refused(const Sweep& sweep, const std::vector<std::string>& problems, bool has_others) {
+  const bool may_skip = sweep.refused == RefusedPoints::skip;
+  if (problems.empty() || (may_skip && has_others)) {
+    return;
+  }
+  std::set<std::string> known;
+  std::vector<std::string> lines;
+  for (const std::string& problem : problems) {
+    if (known.insert(problem).second) {
+      lines.push_back(
+          may_skip ? fmt::format("{}: every point is refused: {}", sweep.file.string(), problem)
+                   : problem);
+    }
+  }
+  throw ConfigError(std::move(lines));
+}
+
+const Json& SweepPoints::base_json() const {
+  return base_.inline_config ? base_.inline_config->json : base_.files->json(base_.file);
+}
+
+void SweepPoints::add_named_files(const Json& value, std::set<fs::path>& files) const {
+  if (value.is_structured()) {
+    for (const Json& item : value) {
+      add_named_files(item, files);
+    }
+  } else if (value.is_string()) {
+    const auto& name = value.get_ref<const std::string&>();
+    std::vector<fs::path> paths{base_.file.parent_path() / name};
+    for (const char* kind : {"models", "hardware", "systems", "profiles"}) {
+      paths.push_back(presets_.file(kind, name));
+    }
+    std::error_code ignored;
+    std::ranges::copy_if(paths, std::inserter(files, files.end()),
+                         [&](const fs::path& path) { return fs::is_regular_file(path, ignored); });
+  }
+}
+
 std::vector<SweepPoint> resolve_points(const Sweep& sweep, const ConfigDirectory& presets,
                                        const PolicyRegistry& registry) {
-  const ConfigRequest base = base_request(sweep);
-  std::vector<SweepPoint> points;
-  std::vector<std::string> lines;
-  bool any_resolved = false;
-  std::vector<std::size_t> at(sweep.axes.size(), 0);
-  do {
-    SweepPoint point;
-    for (std::size_t i = 0; i < at.size(); ++i) {
-      point.labels.push_back(sweep.axes[i].values[at[i]].label);
-    }
-    ConfigRequest request = base;
-    request.overrides = overrides_of(sweep, at);
-    try {
-      point.resolved = resolve_config(request, presets, registry);
-      any_resolved = true;
-    } catch (const ConfigError& error) {
-      point.refused = error.problems();
-      for (const std::string& line : error.problems()) {
-        if (std::find(lines.begin(), lines.end(), line) == lines.end()) {
-          lines.push_back(line);
-        }
-      }
-    }
-    points.push_back(std::move(point));
-  } while (advance(at, sweep.axes));
-  const bool may_skip = sweep.refused == RefusedPoints::skip;
-  if (may_skip && !any_resolved) {
-    for (std::string& line : lines) {
-      line = fmt::format("{}: every point is refused: {}", sweep.file.string(), line);
-    }
-  }
-  if (!lines.empty() && (!may_skip || !any_resolved)) {
-    throw ConfigError(std::move(lines));
-  }
-  return points;
+  return SweepPoints(sweep, presets, registry, std::numeric_limits<std::size_t>::max()).checked();
 }
 
 }  // namespace kvtier

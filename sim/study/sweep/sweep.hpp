@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,8 +43,8 @@ void describe(V& v, SweepColumn& c) {
 }
 
 enum class RefusedPoints {
-  error,  // one refused config refuses the sweep
-  skip,   // a refused config becomes a row with the reason
+  error,  // one refused config is an error
+  skip,   // a refused config is a row with the reason
 };
 constexpr auto enum_names(RefusedPoints) {
   return std::array{std::pair<std::string_view, RefusedPoints>{"error", RefusedPoints::error},
@@ -78,10 +79,10 @@ void describe(V& v, Sweep& c) {
   v.field("replications", c.replications,
           "Seeds to run at each point: the config's, and those after it.", between(1, 100000));
   v.field("columns", c.columns, "Columns of the tables: numbers of each run.", required());
-  v.field(
-      "refused", c.refused,
-      "Handling of points with refused configs: error (nothing is run), or skip (the row has the "
-      "reason).");
+  v.field("refused", c.refused,
+          "Handling of points with refused configs: error (exit code 2; before the first run in a "
+          "sweep "
+          "of up to 1,000 points), or skip (the row has the reason).");
   v.field(
       "bound", c.bound,
       "Adds /bound to results. It compares the policies with Belady's choice (hit_rate, "
@@ -97,16 +98,61 @@ void finish_sweep(Sweep& sweep, Problems& problems);
 [[nodiscard]] Sweep read_sweep(const Json& json, const std::filesystem::path& file);
 [[nodiscard]] Sweep load_sweep(const std::filesystem::path& file);
 
+[[nodiscard]] std::size_t point_count(const Sweep& sweep);
+/// The labels of a point's values on each axis. The last axis changes fastest.
+[[nodiscard]] std::vector<std::string> labels_of(const Sweep& sweep, std::size_t point);
+
 /// One combination of the axes' values.
 struct SweepPoint {
+  std::size_t index = 0;
   std::vector<std::string> labels;
   std::optional<ResolvedConfig> resolved;
   /// Reasons why the config was refused.
   std::vector<std::string> refused;
 };
 
-/// All points, with the last axis changing fastest. Throws ConfigError with the problems of all
-/// refused configs. With RefusedPoints::skip it throws only if all configs are refused.
+/// The number of points that are checked before the first run.
+inline constexpr std::size_t kCheckedPoints = 1000;
+
+/// The points of a sweep. A point is resolved when it is used, and is not kept, so the number of
+/// points hardly matters. Files are read once. `sweep` and `registry` must outlive it.
+class SweepPoints {
+ public:
+  /// Resolves and keeps all points, if they are at most `most`. Otherwise it resolves those that
+  /// differ from the first point on one axis, at most `most`, spread evenly over each axis. Throws
+  /// ConfigError with the problems of all that are refused. With RefusedPoints::skip it throws only
+  /// if every point of the sweep is refused.
+  SweepPoints(const Sweep& sweep, ConfigDirectory presets, const PolicyRegistry& registry,
+              std::size_t most = kCheckedPoints);
+  SweepPoints(Sweep&&, ConfigDirectory, const PolicyRegistry&, std::size_t = 0) = delete;
+  SweepPoints(const Sweep&, ConfigDirectory, PolicyRegistry&&, std::size_t = 0) = delete;
+
+  [[nodiscard]] std::size_t size() const { return point_count(sweep_); }
+  /// Thread-safe.
+  [[nodiscard]] SweepPoint operator[](std::size_t index) const;
+  /// The points that the constructor resolved, in order.
+  [[nodiscard]] const std::vector<SweepPoint>& checked() const { return checked_; }
+
+  /// The config before the keys of the sweep.
+  [[nodiscard]] const Json& base_json() const;
+  /// Adds the files that a key's value may name: presets, profiles, traces, tokenizers.
+  void add_named_files(const Json& value, std::set<std::filesystem::path>& files) const;
+
+ private:
+  [[nodiscard]] SweepPoint resolve(std::size_t index) const;
+
+  const Sweep& sweep_;
+  ConfigDirectory presets_;
+  const PolicyRegistry& registry_;
+  ConfigRequest base_;
+  std::vector<SweepPoint> checked_;
+};
+
+/// Throws ConfigError with the problems of refused points, each once, unless the sweep skips
+/// refused points and has others.
+void check_refused(const Sweep& sweep, const std::vector<std::string>& problems, bool has_others);
+
+/// All points. Throws as SweepPoints does.
 [[nodiscard]] std::vector<SweepPoint> resolve_points(const Sweep& sweep,
                                                      const ConfigDirectory& presets,
                                                      const PolicyRegistry& registry);

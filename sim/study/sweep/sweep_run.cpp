@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stop_token>
 
 #include <fmt/format.h>
@@ -21,6 +22,8 @@
 namespace kvtier {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kConfig = "config";
 constexpr const char* kFormat = "format";
 constexpr const char* kBuild = "build";
@@ -35,11 +38,12 @@ constexpr std::array kFailures{Failure{RunState::input_failed, "input"},
                                Failure{RunState::device_failed, "device"},
                                Failure{RunState::internal_failed, "internal"}};
 
-Json line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row) {
+Json line_of(const Sweep& sweep, const SweepRow& row) {
   Json line{{"point", row.point}, {"replication", row.replication}};
   Json& axes = line["axes"] = Json::object();
+  const std::vector<std::string> labels = labels_of(sweep, row.point);
   for (std::size_t i = 0; i < sweep.axes.size(); ++i) {
-    axes[sweep.axes[i].name] = points[row.point].labels[i];
+    axes[sweep.axes[i].name] = labels[i];
   }
   return line;
 }
@@ -49,9 +53,8 @@ Json failure(RunState state, const std::vector<std::string>& problems) {
 }
 
 /// Does a run and returns its sealed line.
-std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
+std::string execute(const Sweep& sweep, const ResolvedConfig& resolved, const SweepRow& row,
                     const PolicyRegistry& registry, const std::stop_token& stop) {
-  const ResolvedConfig& resolved = *points[row.point].resolved;
   RunConfig config = resolved.config;
   config.seed += row.replication;
   RunOptions how;
@@ -61,7 +64,7 @@ std::string execute(const Sweep& sweep, const std::vector<SweepPoint>& points, c
       throw Stopped{};
     }
   };
-  Json line = line_of(sweep, points, row);
+  Json line = line_of(sweep, row);
   line["seed"] = config.seed;
   try {
     Json result = simulate_to_precision(config, registry, how);
@@ -113,6 +116,14 @@ void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
   }
 }
 
+/// Makes the row of a point whose config is refused.
+void refuse(const Sweep& sweep, const SweepPoint& point, SweepRow& row) {
+  Json line = line_of(sweep, row);
+  line[kRefused] = point.refused;
+  row.line = sealed_line(line);
+  read_line(sweep, line, row);
+}
+
 /// A field of a CSV file (RFC 4180).
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) {
@@ -132,8 +143,7 @@ std::string state_text(const SweepRow& row) {
                            detail::join(row.problems, "; "));
 }
 
-std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                   const std::vector<SweepRow>& rows) {
+std::string to_csv(const Sweep& sweep, const std::vector<SweepRow>& rows) {
   std::vector<std::string> cells{kSweepRowCells[0], kSweepRowCells[1], kSweepRowCells[2]};
   std::string text;
   const auto end_row = [&] {
@@ -154,7 +164,7 @@ std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
   for (const SweepRow& row : rows) {
     cells = {fmt::format("{}", row.point), fmt::format("{}", row.replication),
              row.seed ? fmt::format("{}", *row.seed) : ""};
-    const std::vector<std::string>& labels = points[row.point].labels;
+    const std::vector<std::string> labels = labels_of(sweep, row.point);
     cells.insert(cells.end(), labels.begin(), labels.end());
     for (const std::optional<double>& value : row.values) {
       cells.push_back(value ? fmt::format("{}", *value) : "");
@@ -166,15 +176,19 @@ std::string to_csv(const Sweep& sweep, const std::vector<SweepPoint>& points,
 }
 
 /// Does the runs of the rows `todo`. `present` runs are already done.
-void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
-              const PolicyRegistry& registry, const SweepOptions& options,
-              const std::vector<std::size_t>& todo, std::int64_t present, RunFolder& folder,
-              std::vector<SweepRow>& rows) {
+void run_rows(const Sweep& sweep, const SweepPoints& points, const PolicyRegistry& registry,
+              const SweepOptions& options, const std::vector<std::size_t>& todo,
+              std::int64_t present, RunFolder& folder, std::vector<SweepRow>& rows) {
   const auto all = present + static_cast<std::int64_t>(todo.size());
   std::mutex mutex;
   const auto work = [&](std::size_t i, const std::stop_token& stop) {
     SweepRow& row = rows[todo[i]];
-    row.line = execute(sweep, points, row, registry, stop);
+    const SweepPoint point = points[row.point];
+    if (!point.resolved) {
+      refuse(sweep, point, row);
+      return;
+    }
+    row.line = execute(sweep, *point.resolved, row, registry, stop);
     read_line(sweep, *unsealed_line(row.line), row);
     const std::lock_guard lock(mutex);
     folder.append(row.line);
@@ -186,9 +200,15 @@ void run_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
   });
 }
 
-/// The shard's rows. Only rows of refused points are filled.
-std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoint>& points,
+/// The shard's rows. Only rows of points that are known to be refused are filled.
+std::vector<SweepRow> empty_rows(const Sweep& sweep, const SweepPoints& points,
                                  const Shard& shard) {
+  std::map<std::size_t, const SweepPoint*> refused;
+  for (const SweepPoint& point : points.checked()) {
+    if (!point.resolved) {
+      refused[point.index] = &point;
+    }
+  }
   std::vector<SweepRow> rows;
   for (std::size_t point = 0; point < points.size(); ++point) {
     if (static_cast<std::int64_t>(point) % shard.of != shard.number - 1) {
@@ -198,11 +218,8 @@ std::vector<SweepRow> empty_rows(const Sweep& sweep, const std::vector<SweepPoin
       SweepRow row;
       row.point = point;
       row.replication = r;
-      if (!points[point].resolved) {
-        Json line = line_of(sweep, points, row);
-        line[kRefused] = points[point].refused;
-        row.line = sealed_line(line);
-        read_line(sweep, line, row);
+      if (const auto found = refused.find(point); found != refused.end()) {
+        refuse(sweep, *found->second, row);
       }
       rows.push_back(std::move(row));
     }
@@ -216,13 +233,13 @@ bool are_texts(const Json& list) {
 }
 
 /// Whether a line is a result of the row's run or, `with_failed`, the failure of it.
-bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const SweepRow& row,
-                bool with_failed, const Json& line) {
-  Json expected = line_of(sweep, points, row);
-  if (!points[row.point].resolved) {
-    return false;  // refused points have their lines
+bool is_line_of(const Sweep& sweep, const SweepPoint& point, const SweepRow& row, bool with_failed,
+                const Json& line) {
+  if (!point.resolved) {
+    return false;  // lines of refused points are made again
   }
-  expected["seed"] = points[row.point].resolved->config.seed + row.replication;
+  Json expected = line_of(sweep, row);
+  expected["seed"] = point.resolved->config.seed + row.replication;
   const bool is_same =
       std::all_of(expected.items().begin(), expected.items().end(), [&](const auto& item) {
         return line.contains(item.key()) && line[item.key()] == item.value();
@@ -241,9 +258,8 @@ bool is_line_of(const Sweep& sweep, const std::vector<SweepPoint>& points, const
 
 /// Puts a run's line into its row. Returns false if there is no such row, or for a failed run
 /// without `with_failed`.
-bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const std::string& text,
-               const Json& line, const Shard& shard, bool with_failed,
-               std::vector<SweepRow>& rows) {
+bool take_line(const Sweep& sweep, const SweepPoints& points, std::string text, const Json& line,
+               const Shard& shard, bool with_failed, std::vector<SweepRow>& rows) {
   const auto index = [&](const char* key, std::size_t end) -> std::optional<std::size_t> {
     const bool is_index = line.contains(key) && line[key].is_number_unsigned() &&
                           line[key].get<std::uint64_t>() < end;
@@ -257,10 +273,11 @@ bool take_line(const Sweep& sweep, const std::vector<SweepPoint>& points, const 
     return false;
   }
   SweepRow& row = rows[*point / shards * replications + *replication];
-  if (!is_line_of(sweep, points, row, with_failed, line)) {
+  const SweepPoint resolved = points[*point];
+  if (!is_line_of(sweep, resolved, row, with_failed, line)) {
     return false;
   }
-  row.line = text;
+  row.line = std::move(text);
   read_line(sweep, line, row);
   return true;
 }
@@ -363,11 +380,12 @@ std::int64_t SweepResult::count(RunState state) const {
                        [&](const SweepRow& row) { return row.state == state; });
 }
 
-Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, const Shard& shard) {
+Json sweep_identity(const Sweep& sweep, const SweepPoints& points, const Shard& shard) {
   Fingerprint all;
   std::vector<Json> settings;
-  std::map<std::filesystem::path, std::string> files;
-  const auto add_file = [&](const std::filesystem::path& path) {
+  std::map<fs::path, std::string> files;
+  std::map<const Profile*, std::string> profiles;
+  const auto add_file = [&](const fs::path& path) {
     const auto [found, is_new] = files.emplace(path, "");
     if (is_new) {
       Fingerprint content;
@@ -376,7 +394,20 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
     }
     all.add(found->second);
   };
-  for (const SweepPoint& point : points) {
+  if (points.checked().size() < points.size()) {
+    all.add(json_text(points.base_json()));
+    all.add(json_text(write_value(sweep.set)));
+    std::set<fs::path> named;
+    for (const SweepAxis& axis : sweep.axes) {
+      for (const AxisValue& value : axis.values) {
+        for (const Override& change : value.set.list) {
+          points.add_named_files(change.value, named);
+        }
+      }
+    }
+    std::for_each(named.begin(), named.end(), add_file);
+  }
+  for (const SweepPoint& point : points.checked()) {
     for (const std::string& label : point.labels) {
       all.add(label);
     }
@@ -390,7 +421,11 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
     settings.push_back(run_setting(written));
     const auto add_profile = [&](const HardwareConfig& hardware) {
       if (hardware.profile && hardware.profile->loaded) {
-        all.add(json_text(write_value(*hardware.profile->loaded)));
+        std::string& text = profiles[hardware.profile->loaded.get()];
+        if (text.empty()) {
+          text = fingerprint(json_text(write_value(*hardware.profile->loaded)));
+        }
+        all.add(text);
       }
     };
     add_profile(config.hardware);
@@ -424,21 +459,22 @@ Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points, c
               {"hash", all.text()}};
 }
 
-SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                      const PolicyRegistry& registry, const SweepOptions& options) {
+SweepResult run_sweep(const Sweep& sweep, const SweepPoints& points, const PolicyRegistry& registry,
+                      const SweepOptions& options) {
   RunFolder folder(kSweepFolder, options.out, sweep_identity(sweep, points, options.shard),
                    options.resume, options.tell);
   SweepResult result;
   result.shard = options.shard;
   result.rows = empty_rows(sweep, points, options.shard);
-  const auto take = [&](const std::string& text, const Json& line, bool with_failed) {
-    return take_line(sweep, points, text, line, options.shard, with_failed, result.rows);
+  const auto take = [&](std::string text, const Json& line, bool with_failed) {
+    return take_line(sweep, points, std::move(text), line, options.shard, with_failed, result.rows);
   };
   std::int64_t strangers = 0;
-  for (const RunFolder::Kept& line : folder.kept()) {
+  for (std::string& text : folder.take_kept()) {
+    const Json line = *unsealed_line(text);
     // Lines of failed runs and refused points are made again.
-    const bool is_result = !line.json.contains(kError) && !line.json.contains(kRefused);
-    strangers += is_result && !take(line.text, line.json, false) ? 1 : 0;
+    const bool is_result = !line.contains(kError) && !line.contains(kRefused);
+    strangers += is_result && !take(std::move(text), line, false) ? 1 : 0;
   }
   folder.tell_of_strangers(strangers);
   for (const std::string& text : options.done) {
@@ -452,19 +488,27 @@ SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
       todo.push_back(i);
     }
   }
-  const auto present =
-      static_cast<std::int64_t>(result.rows.size() - todo.size()) - result.count(RunState::refused);
+  const std::int64_t refused = result.count(RunState::refused);
+  const auto present = static_cast<std::int64_t>(result.rows.size() - todo.size()) - refused;
   run_rows(sweep, points, registry, options, todo, present, folder, result.rows);
-  result.runs = static_cast<std::int64_t>(todo.size());
-  std::string lines;
+  result.runs = std::ssize(todo) - (result.count(RunState::refused) - refused);
+  std::vector<std::string_view> lines;
   for (const SweepRow& row : result.rows) {
-    lines += row.line + "\n";
+    lines.push_back(row.line);
   }
-  folder.finish(lines, to_csv(sweep, points, result.rows));
+  folder.finish(lines, to_csv(sweep, result.rows));
   return result;
 }
 
-void check_columns(const Sweep& sweep, const SweepResult& result) {
+void check_result(const Sweep& sweep, const SweepResult& result) {
+  std::vector<std::string> refused;
+  for (const SweepRow& row : result.rows) {
+    if (row.state == RunState::refused) {
+      refused.insert(refused.end(), row.problems.begin(), row.problems.end());
+    }
+  }
+  check_refused(sweep, refused,
+                result.shard.of > 1 || result.count(RunState::refused) < std::ssize(result.rows));
   Problems problems;
   problems.set_origin("", sweep.file.string());
   for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
@@ -491,8 +535,7 @@ void check_columns(const Sweep& sweep, const SweepResult& result) {
   problems.throw_if_any();
 }
 
-std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                     const SweepResult& result) {
+std::string to_table(const Sweep& sweep, const SweepResult& result) {
   const auto replications = static_cast<std::size_t>(sweep.replications);
   const std::size_t shown = result.rows.size() / replications;
   Reasons reasons;
@@ -506,7 +549,7 @@ std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
     lines[1].push_back(write_value(column.unit).get<std::string>());
   }
   for (std::size_t first = 0; first < result.rows.size(); first += replications) {
-    std::vector<std::string> line = points[result.rows[first].point].labels;
+    std::vector<std::string> line = labels_of(sweep, result.rows[first].point);
     for (std::size_t i = 0; i < sweep.columns.size(); ++i) {
       line.push_back(cell(result.rows, first, replications, i, sweep.columns[i].unit));
     }
@@ -516,7 +559,7 @@ std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
     }
     lines.push_back(std::move(line));
   }
-  std::string text = fmt::format("{}: {} points", sweep.file.stem().string(), points.size());
+  std::string text = fmt::format("{}: {} points", sweep.file.stem().string(), point_count(sweep));
   if (result.shard.of > 1) {
     text += fmt::format(", shard {}/{} with {}", result.shard.number, result.shard.of, shown);
   }

@@ -75,21 +75,21 @@ struct SweepResult {
 /// which runs end, or interruptions. A failed run is a row. Throws ConfigError for a folder with
 /// results of another sweep, or with any results without `resume`. Throws DeviceError if the folder
 /// cannot be written.
-[[nodiscard]] SweepResult run_sweep(const Sweep& sweep, const std::vector<SweepPoint>& points,
+[[nodiscard]] SweepResult run_sweep(const Sweep& sweep, const SweepPoints& points,
                                     const PolicyRegistry& registry, const SweepOptions& options);
 
 /// The identity of a folder's results (`kvtier.sweep/1`): axes, replications, shard, version,
 /// commit, and a hash of all inputs of the results, including traces and profiles. Columns are not
-/// part of it.
-[[nodiscard]] Json sweep_identity(const Sweep& sweep, const std::vector<SweepPoint>& points,
+/// part of it. If not all points are checked, "setting" is that of the checked points.
+[[nodiscard]] Json sweep_identity(const Sweep& sweep, const SweepPoints& points,
                                   const Shard& shard);
 
-/// Throws ConfigError with every column that no result has, if there are results. A sweep with
+/// Throws ConfigError with the problems of refused configs, unless the sweep skips them and has
+/// other points, and with every column that no result has, if there are results. A sweep with
 /// corrected columns resumes without runs, because the results are complete.
-void check_columns(const Sweep& sweep, const SweepResult& result);
+void check_result(const Sweep& sweep, const SweepResult& result);
 
 /// A table with a row for each point: means over the replications, or why there are none.
-[[nodiscard]] std::string to_table(const Sweep& sweep, const std::vector<SweepPoint>& points,
-                                   const SweepResult& result);
+[[nodiscard]] std::string to_table(const Sweep& sweep, const SweepResult& result);
 
 }  // namespace kvtier

@@ -64,13 +64,9 @@ class Folder : public testing::Test {
   [[nodiscard]] Lines kept_of(const std::string& text) {
     dir_.write("out/results.jsonl.partial", text);
     told_.clear();
-    const RunFolder folder(kSweepFolder, dir_.path("out"), identity_, true,
-                           [&](const std::string& message) { told_.push_back(message); });
-    Lines kept;
-    for (const RunFolder::Kept& line : folder.kept()) {
-      kept.push_back(line.text);
-    }
-    return kept;
+    RunFolder folder(kSweepFolder, dir_.path("out"), identity_, true,
+                     [&](const std::string& message) { told_.push_back(message); });
+    return folder.take_kept();
   }
   /// Whether `kept` are some of the folder's lines, in their order.
   [[nodiscard]] bool are_ours(const Lines& kept) const {

@@ -69,7 +69,9 @@ class Sweeping : public testing::Test {
   }
   SweepResult run(const std::string& out, SweepOptions options = {}) const {
     options.out = dir_.path(out);
-    return run_sweep(load(), points(), builtin_policies(), options);
+    const Sweep sweep = load();
+    const SweepPoints points(sweep, presets(), registry_);
+    return run_sweep(sweep, points, registry_, options);
   }
   [[nodiscard]] std::string file(const std::string& name) const { return content(dir_.path(name)); }
   /// Names in a folder.
@@ -126,6 +128,7 @@ class Sweeping : public testing::Test {
   const std::string kSystems =
       R"({"name": "system", "key": "/system", "values": ["recompute", "attentionstore"]})";
   TempDir dir_;
+  const PolicyRegistry registry_ = builtin_policies();
 };
 
 // ---- Points ----
@@ -336,7 +339,7 @@ TEST_F(Sweeping, GoesOnAfterARunThatFails) {
   const std::string row = lines_of(file("out/results.csv"))[2];
   EXPECT_EQ(row.find("1,0,1,100000,,,"), 0U) << row;
   EXPECT_NE(row.find("failed: "), std::string::npos) << row;
-  const std::string table = to_table(load(), points(), result);
+  const std::string table = to_table(load(), result);
   EXPECT_NE(table.find("\n100000     -      -  [2]\n"), std::string::npos) << table;
   EXPECT_NE(table.find("\n[2] failed: " + why + "\n"), std::string::npos) << table;
 }
@@ -379,7 +382,7 @@ TEST_F(Sweeping, SkipsRefusedPointsAndSaysWhy) {
                         why + "\"]}"));
   EXPECT_EQ(lines_of(file("out/results.csv"))[8],
             "3,1,,scheduler_aware,online,,,\"refused: " + why + "\"");
-  const std::string table = to_table(load(), points(), result);
+  const std::string table = to_table(load(), result);
   EXPECT_TRUE(table.ends_with("\n[2] refused: " + why + "\n")) << table;
 }
 
@@ -690,7 +693,7 @@ TEST_F(Sweeping, ShowsMeanAndSpreadOfEachPoint) {
   row(0, 20, 7);
   row(1, 50, 8);
   row(1, 50, std::nullopt);
-  EXPECT_EQ(to_table(load(), points(), result),
+  EXPECT_EQ(to_table(load(), result),
             "s: 2 points, mean of 2 seeds (largest - smallest)\n"
             "\n"
             "system                 hits  turns\n"
@@ -707,7 +710,7 @@ TEST_F(Sweeping, MarksPointsWhoseLoadExceedsCapacity) {
   const SweepResult result = run("out");
   EXPECT_TRUE(result.rows[0].exceeds_capacity);
   EXPECT_FALSE(result.rows[1].exceeds_capacity);
-  const std::string table = to_table(load(), points(), result);
+  const std::string table = to_table(load(), result);
   EXPECT_NE(table.find("  [1]\n4 "), std::string::npos) << table;
   EXPECT_TRUE(table.ends_with(
       "  [2]\n\n[1] load exceeds capacity: every number depends on the length of the run\n"
@@ -719,7 +722,7 @@ TEST_F(Sweeping, SaysWhichShardATableIs) {
   SweepOptions options;
   options.shard = {1, 2};
   const SweepResult result = run("out", options);
-  const std::string table = to_table(load(), points(), result);
+  const std::string table = to_table(load(), result);
   EXPECT_EQ(table.find("s: 4 points, shard 1/2 with 2, one seed\n"), 0U) << table;
 }
 
@@ -732,11 +735,120 @@ TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
     {"name": "e", "value": "/metrics/late_fetch_wait_seconds/mean", "unit": "s"}]})");
   const SweepResult result = run("out");
   // c is there for one of the systems; e is of nothing, as no fetch was late.
-  EXPECT_EQ(problems([&] { check_columns(load(), result); }),
+  EXPECT_EQ(problems([&] { check_result(load(), result); }),
             (Lines{"s.json: /columns/1/value: no result has a number at /metrics/turn; with the "
                    "column corrected, --resume shows the results again",
                    "s.json: /columns/3/value: no result has a number at /metrics/tiers; with the "
                    "column corrected, --resume shows the results again"}));
+}
+
+// ---- Many points ----
+
+/// A number of a file in /proc/self, after the text `name`.
+std::int64_t of_process(const char* file, const std::string& name) {
+  const std::string text = content(fs::path("/proc/self") / file);
+  return std::stoll(text.substr(text.find(name) + name.size()));
+}
+std::int64_t bytes_read() { return of_process("io", "rchar:"); }
+std::int64_t resident_bytes() { return of_process("status", "VmRSS:") * 1024; }
+
+const char* const kTenThousandPoints =
+    R"({"name": "server", "sample": "latin_hypercube", "points": 5000, "keys": [
+          {"key": "/hardware/dram/capacity", "from": "64GiB", "to": "2048GiB"}]},
+       {"name": "slots", "key": "/serving/slots", "values": [4, 24]})";
+
+TEST_F(Sweeping, ReadsFilesOnceAndKeepsFewPoints) {
+  dir_.write("run.json", R"({
+    "model": "llama2-13b", "hardware": {"preset": "h100-8x", "profile": "h100-vllm"},
+    "system": "attentionstore",
+    "workload": {"generator": "sharegpt", "sessions": 4, "arrival_rate": "1/s"}})");
+  sweep(kTenThousandPoints);
+  const auto profile =
+      static_cast<std::int64_t>(fs::file_size(presets().file("profiles", "h100-vllm")));
+  const Sweep sweep = load();
+  const std::int64_t read_before = bytes_read();
+  const std::int64_t resident_before = resident_bytes();
+  const SweepPoints points(sweep, presets(), registry_);
+  EXPECT_EQ(points.size(), 10000U);
+  EXPECT_LE(points.checked().size(), kCheckedPoints);
+  EXPECT_EQ(points.checked().front().index, 0U);
+  EXPECT_EQ(points.checked().back().index, 9998U);
+  for (std::size_t i = 1; i < points.size(); i += 50) {
+    const SweepPoint point = points[i];
+    ASSERT_TRUE(point.resolved);
+    EXPECT_EQ(point.resolved->config.serving.slots, 24);
+    EXPECT_EQ(point.labels, labels_of(sweep, i));
+    EXPECT_EQ(point.resolved->config.hardware.profile->loaded,
+              points.checked()[0].resolved->config.hardware.profile->loaded);
+  }
+  EXPECT_LT(bytes_read() - read_before, 3 * profile);
+  EXPECT_LT(resident_bytes() - resident_before, 100 << 20);
+}
+
+TEST_F(Sweeping, RunsBeforeItResolvesAllPoints) {
+  sweep(kTenThousandPoints);
+  const std::int64_t resident_before = resident_bytes();
+  EXPECT_THROW((void)run("out", stop_after(1)), Enough);
+  EXPECT_LT(resident_bytes() - resident_before, 100 << 20);
+  EXPECT_GE(lines_of(file("out/results.jsonl.partial")).size(), 1U);
+  const Json identity = Json::parse(file("out/sweep.json"));
+  EXPECT_EQ(identity["axes"][0]["values"].size(), 5000U);
+}
+
+// Six points, of which all but (scheduler_aware, online) are checked or resolve.
+TEST_F(Sweeping, FinishesOtherPointsIfALaterOneIsRefused) {
+  const std::string axes =
+      R"({"name": "eviction", "key": "/system/tiers/dram/eviction",
+          "values": ["lru", "fifo", "scheduler_aware"]},
+         {"name": "knowledge", "key": "/serving/knowledge", "values": ["look_ahead", "online"]})";
+  const auto run_some = [&](const std::string& out, bool resume) {
+    const Sweep sweep = load();
+    const SweepPoints points(sweep, presets(), registry_, 5);
+    EXPECT_EQ(points.checked().size(), 4U);
+    SweepOptions options;
+    options.out = dir_.path(out);
+    options.resume = resume;
+    return run_sweep(sweep, points, registry_, options);
+  };
+  const std::string why =
+      "/system/tiers/dram/eviction: policy scheduler_aware needs look_ahead knowledge, but "
+      "/serving/knowledge offers online";
+  sweep(axes, kOnline);
+  const SweepResult result = run_some("out", false);
+  EXPECT_EQ(result.runs, 5);
+  EXPECT_EQ(result.rows[5].state, RunState::refused);
+  EXPECT_EQ(problems([&] { check_result(load(), result); }),
+            (Lines{"s.json: /axes/0/values/2: " + why}));
+  EXPECT_EQ(lines_of(file("out/results.jsonl")).size(), 6U);
+  EXPECT_EQ(run_some("out", true).runs, 0);
+  // The same files as if all points are checked first, but for the hash of the inputs.
+  sweep(axes, std::string(kOnline) + R"(, "refused": "skip")");
+  EXPECT_EQ(problems([&] { check_result(load(), run_some("some", false)); }), Lines{});
+  (void)run("all");
+  EXPECT_EQ(file("some/results.jsonl"), file("all/results.jsonl"));
+  EXPECT_EQ(file("some/results.csv"), file("all/results.csv"));
+}
+
+TEST_F(Sweeping, IsAnotherSweepIfAFileOfAnUncheckedPointChanges) {
+  const std::string table = "conv,turn,user_tokens,assistant_tokens\nx,0,11,21\nx,1,12,22\n";
+  for (const char* name : {"a.csv", "b.csv", "c.csv", "d.csv"}) {
+    dir_.write(name, table);
+  }
+  dir_.write("run.json", R"({
+    "model": "llama2-13b", "hardware": {"preset": "a100-80g", "gpus": 2},
+    "system": "attentionstore", "workload": {"trace": "a.csv", "arrival_rate": "1/s"}})");
+  sweep(R"({"name": "trace", "key": "/workload/trace",
+            "values": ["a.csv", "b.csv", "c.csv", "d.csv"]})");
+  const Sweep sweep = load();
+  const auto identity = [&] {
+    const SweepPoints points(sweep, presets(), registry_, 2);
+    EXPECT_EQ(points.checked().size(), 2U);  // a.csv and d.csv
+    return sweep_identity(sweep, points, Shard{});
+  };
+  const Json before = identity();
+  EXPECT_EQ(identity(), before);
+  dir_.write("c.csv", table + "y,0,1,2\n");
+  EXPECT_NE(identity(), before);
 }
 
 // ---- Sampled axes ----
