@@ -336,7 +336,7 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
     const Json& preset = own.is_string() ? own : own[kPresetKey];
     Problems reported;
     described =
-        *load_preset(section, preset.get<std::string>(), base_dir, presets, pointer, reported);
+        *load_preset(section, preset.get<std::string>(), base_dir, presets, files, pointer, reported);
   }
   if (own.is_object()) {
     own.erase(kPresetKey);

@@ -440,7 +440,7 @@ class Search {
     }
     if (trial.meets) {
       for (const Json& result : results) {
-        check_long_enough(result,
+        check_long_enough(result, write_value(config.workload),
                           fmt::format("whether {} meets the SLO", fmt::join(trial.labels, ", ")));
       }
     }

@@ -118,7 +118,7 @@ std::string short_sentence(const std::vector<ReportRun>& runs) {
   const ReportRun& first = *shorts.front();
   const auto result = std::find_if(first.results.begin(), first.results.end(),
                                    [](const Json& one) { return is_too_short(one); });
-  std::string why = describe_too_short(*result);
+  std::string why = describe_too_short(*result, (*result)["config"]["workload"]);
   why += why.empty() ? "" : ".";
   if (runs.size() == 1) {
     return "The run is too short to tell" + (why.empty() ? "." : ": " + why);

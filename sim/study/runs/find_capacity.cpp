@@ -231,8 +231,9 @@ class Search {
         });
     if (may_mislead && trial.overloaded == 0) {
       for (const Json& result : results) {
-        check_long_enough(result, fmt::format("whether {} meets the SLO",
-                                              describe_rate(varied_key(config_.workload), rate)));
+        check_long_enough(result, result["config"]["workload"],
+                          fmt::format("whether {} meets the SLO",
+                                      describe_rate(varied_key(config_.workload), rate)));
       }
     }
     trials_.emplace(rate, trial);

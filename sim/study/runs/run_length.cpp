@@ -63,42 +63,53 @@ std::int64_t sessions_wanted(const Json& result) {
   return static_cast<std::int64_t>(std::max(kLeast, std::ceil(wanted / unit) * unit));
 }
 
+std::string longer_trace(const Json& workload) {
+  const std::string trace = text_at(workload, "/trace");
+  if (trace.empty() || trace == "none" || text_at(workload, "/replay") != "in_order") {
+    return "";
+  }
+  const Json* sessions = find_at(workload, Json::json_pointer("/sessions"));
+  const std::string more =
+      sessions != nullptr && sessions->is_number() ? "more /workload/sessions, " : "";
+  return more + "a longer trace, or " +
+         (text_at(workload, "/arrivals") == "trace"
+              ? "a smaller /workload/speed_up"
+              : "/workload/replay \"bootstrap\" with /workload/sessions \"auto\"");
+}
+
 namespace {
 
-/// Advice for a longer run.
-std::string advice(const Json& result) {
-  if (text_at(result, "/config/workload/arrivals") == "trace") {
-    return "expected a longer trace, or a smaller /workload/speed_up";
-  }
-  const std::string trace = text_at(result, "/config/workload/trace");
-  if (!trace.empty() && trace != "none" &&
-      text_at(result, "/config/workload/replay") == "in_order") {
-    return "expected a longer trace, or /workload/replay \"bootstrap\" with /workload/sessions "
-           "\"auto\"";
-  }
-  return fmt::format(
-      "expected /workload/sessions \"auto\", or about {}{}", sessions_wanted(result),
-      text_at(result, "/load/measured/rule") == "all" ? ", and /workload/measure \"auto\"" : "");
+/// Advice for a run that is longer than that of `result`, with the /workload of its config.
+std::string advice(const Json& result, const Json& workload) {
+  const std::string longer = longer_trace(workload);
+  return "expected " +
+         (!longer.empty()
+              ? longer
+              : fmt::format("/workload/sessions \"auto\", or about {}{}", sessions_wanted(result),
+                            text_at(result, "/load/measured/rule") == "all"
+                                ? ", and /workload/measure \"auto\""
+                                : ""));
 }
 
 }  // namespace
 
-void check_long_enough(const Json& result, const std::string& what) {
-  if (const std::string why = describe_too_short(result); !why.empty()) {
+void check_long_enough(const Json& result, const Json& workload, const std::string& what) {
+  if (const std::string why = describe_too_short(result, workload); !why.empty()) {
     throw ConfigError(fmt::format("/workload: a run of {} sessions is too short to tell {}: {}",
                                   result["workload"]["sessions"].get<std::int64_t>(), what, why));
   }
 }
 
-std::string describe_too_short(const Json& result) {
+std::string describe_too_short(const Json& result, const Json& workload) {
   const std::optional<std::string> why = too_short(result);
-  return why ? fmt::format("{}; {}", *why, advice(result)) : "";
+  return why ? fmt::format("{}; {}", *why, advice(result, workload)) : "";
 }
 
 std::string describe_run_length(const Json& result) {
   constexpr double kPercent = 100;
   std::string text;
-  if (const std::string why = describe_too_short(result); !why.empty()) {
+  if (const std::string why = describe_too_short(result, result["config"]["workload"]);
+      !why.empty()) {
     text = "the run is too short: " + why;
   }
   const Json::json_pointer precision("/load/precision");

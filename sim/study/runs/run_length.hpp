@@ -15,12 +15,16 @@ namespace kvtier {
 /// The number of sessions that should make a run at the same rate long enough; at least 100.
 [[nodiscard]] std::int64_t sessions_wanted(const Json& result);
 
-/// Throws ConfigError with advice if the run is too short. `what` names the question that the run
-/// cannot answer.
-void check_long_enough(const Json& result, const std::string& what);
+/// What a run that is too short needs if its sessions are those of a trace in order: a longer
+/// trace, or a key of the workload. Empty for other workloads, which can have more sessions.
+[[nodiscard]] std::string longer_trace(const Json& workload);
 
-/// Why the run is too short, with advice; empty for other runs.
-[[nodiscard]] std::string describe_too_short(const Json& result);
+/// Throws ConfigError with advice if the run is too short. `what` names the question that the run
+/// cannot answer. `workload` is that of the run's config.
+void check_long_enough(const Json& result, const Json& workload, const std::string& what);
+
+/// Why the run is too short, with advice; empty for other runs. `workload` is that of its config.
+[[nodiscard]] std::string describe_too_short(const Json& result, const Json& workload);
 
 /// A note for tables: why the run is too short, with advice, or the precision that a growing run
 /// reached. Empty for other runs.

@@ -18,6 +18,7 @@
 #include "sim/study/runs/run_length.hpp"
 #include "sim/study/runs/run_threads.hpp"
 #include "sim/study/runs/summary.hpp"
+#include "sim/study/sweep/sweep_columns.hpp"
 
 namespace kvtier {
 namespace {
@@ -86,8 +87,8 @@ std::string execute(const Sweep& sweep, const ResolvedConfig& resolved, const Sw
   return sealed_line(std::move(line));
 }
 
-/// Fills a row from its line, which must be new or checked by is_line_of().
-void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
+/// Fills a row of `point` from its line, which must be new or checked by is_line_of().
+void read_line(const Sweep& sweep, const SweepPoint& point, const Json& line, SweepRow& row) {
   if (line.contains("seed")) {
     row.seed = line["seed"].get<std::int64_t>();
   }
@@ -105,7 +106,13 @@ void read_line(const Sweep& sweep, const Json& line, SweepRow& row) {
     }
   }
   row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
-  row.too_short = row.state == RunState::ok && too_short(line);
+  row.too_short.reset();
+  if (row.state == RunState::ok && too_short(line)) {
+    const std::string longer = longer_trace(write_value(point.resolved->config.workload));
+    row.too_short =
+        "run too short for its load: " +
+        (longer.empty() ? "more sessions are needed, or \"auto\"" : "expected " + longer);
+  }
   row.values.clear();
   for (const SweepColumn& column : sweep.columns) {
     std::optional<double> value = number_at(line, column.metric);
@@ -121,7 +128,7 @@ void refuse(const Sweep& sweep, const SweepPoint& point, SweepRow& row) {
   Json line = line_of(sweep, row);
   line[kRefused] = point.refused;
   row.line = sealed_line(line);
-  read_line(sweep, line, row);
+  read_line(sweep, point, line, row);
 }
 
 /// A field of a CSV file (RFC 4180).
@@ -189,7 +196,7 @@ void run_rows(const Sweep& sweep, const SweepPoints& points, const PolicyRegistr
       return;
     }
     row.line = execute(sweep, *point.resolved, row, registry, stop);
-    read_line(sweep, *unsealed_line(row.line), row);
+    read_line(sweep, point, *unsealed_line(row.line), row);
     const std::lock_guard lock(mutex);
     folder.append(row.line);
   };
@@ -278,7 +285,7 @@ bool take_line(const Sweep& sweep, const SweepPoints& points, std::string text, 
     return false;
   }
   row.line = std::move(text);
-  read_line(sweep, line, row);
+  read_line(sweep, resolved, line, row);
   return true;
 }
 
@@ -358,7 +365,7 @@ std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t
                       count > 1 ? ", with one seed at least" : ""));
     }
     if (row.too_short) {
-      add("run too short for its load: more sessions are needed, or \"auto\"");
+      add(*row.too_short);
     }
   }
   return notes;
@@ -461,6 +468,7 @@ Json sweep_identity(const Sweep& sweep, const SweepPoints& points, const Shard& 
 
 SweepResult run_sweep(const Sweep& sweep, const SweepPoints& points, const PolicyRegistry& registry,
                       const SweepOptions& options) {
+  check_columns(sweep, points, registry);
   RunFolder folder(kSweepFolder, options.out, sweep_identity(sweep, points, options.shard),
                    options.resume, options.tell);
   SweepResult result;

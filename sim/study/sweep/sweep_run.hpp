@@ -57,8 +57,8 @@ struct SweepRow {
   std::vector<std::string> problems;
   /// The queue grew while sessions arrived.
   bool exceeds_capacity = false;
-  /// See run_length.hpp.
-  bool too_short = false;
+  /// If the run is too short to tell (run_length.hpp): that it is, and what it needs.
+  std::optional<std::string> too_short;
 };
 
 struct SweepResult {
@@ -72,9 +72,9 @@ struct SweepResult {
 };
 
 /// Does the runs that are not in `options.out` yet. The files do not depend on jobs, the order in
-/// which runs end, or interruptions. A failed run is a row. Throws ConfigError for a folder with
-/// results of another sweep, or with any results without `resume`. Throws DeviceError if the folder
-/// cannot be written.
+/// which runs end, or interruptions. A failed run is a row. Throws ConfigError as check_columns()
+/// does, for a folder with results of another sweep, or with any results without `resume`. Throws
+/// DeviceError if the folder cannot be written.
 [[nodiscard]] SweepResult run_sweep(const Sweep& sweep, const SweepPoints& points,
                                     const PolicyRegistry& registry, const SweepOptions& options);
 

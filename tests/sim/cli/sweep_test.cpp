@@ -184,15 +184,27 @@ TEST_F(SweepCommand, EndsWithThreeIfAFileFailsInARun) {
       << outcome.err;
 }
 
-TEST_F(SweepCommand, NamesAColumnThatNoResultHas) {
+TEST_F(SweepCommand, NamesAColumnThatNoRunCanHaveBeforeTheFirstRun) {
   write_sweep(
       {{"name", "slots"}, {"key", "/serving/slots"}, {"values", {8}}},
       {{"columns", json::array({{{"name", "t"}, {"value", "/metrics/turn"}, {"unit", "count"}}})}});
+  expect_bad_input(arguments(),
+                   {"s.json: /columns/0/value: no result of this sweep has a number at "
+                    "/metrics/turn (did you mean \"/metrics/turns\"?)"});
+  EXPECT_EQ(files(), (Names{"run.json", "s.json"}));
+}
+
+// Confidence intervals depend on the length of a run.
+TEST_F(SweepCommand, NamesAColumnThatNoResultHas) {
+  write_sweep(
+      {{"name", "slots"}, {"key", "/serving/slots"}, {"values", {8}}},
+      {{"columns",
+        json::array({{{"name", "t"}, {"value", "/metrics/confidence/x"}, {"unit", "count"}}})}});
   const Outcome outcome = kvtier(arguments());
   EXPECT_EQ(outcome.code, 2);
   EXPECT_NE(outcome.err.find("kvtier: s.json: /columns/0/value: no result has a number at "
-                             "/metrics/turn; with the column corrected, --resume shows the results "
-                             "again\n"),
+                             "/metrics/confidence/x; with the column corrected, --resume shows the "
+                             "results again\n"),
             std::string::npos)
       << outcome.err;
   write_sweep({{"name", "slots"}, {"key", "/serving/slots"}, {"values", {8}}});

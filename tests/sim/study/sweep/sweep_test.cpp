@@ -726,20 +726,72 @@ TEST_F(Sweeping, SaysWhichShardATableIs) {
   EXPECT_EQ(table.find("s: 4 points, shard 1/2 with 2, one seed\n"), 0U) << table;
 }
 
-TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
+TEST_F(Sweeping, NamesColumnsThatNoRunCanHaveBeforeTheFirstRun) {
   dir_.write("s.json", R"({"config": "run.json", "axes": [)" + kSystems + R"(], "columns": [
     {"name": "a", "value": "/metrics/turns", "unit": "count"},
     {"name": "b", "value": "/metrics/turn", "unit": "count"},
     {"name": "c", "value": "/metrics/tiers/dram/evictions", "unit": "count"},
     {"name": "d", "value": "/metrics/tiers", "unit": "count"},
     {"name": "e", "value": "/metrics/late_fetch_wait_seconds/mean", "unit": "s"}]})");
-  const SweepResult result = run("out");
   // c is there for one of the systems; e is of nothing, as no fetch was late.
+  EXPECT_EQ(problems([&] { (void)run("out"); }),
+            (Lines{"s.json: /columns/1/value: no result of this sweep has a number at "
+                   "/metrics/turn (did you mean \"/metrics/turns\"?)",
+                   "s.json: /columns/3/value: no result of this sweep has a number at "
+                   "/metrics/tiers (did you mean "
+                   "\"/metrics/tiers/dram/occupancy_bytes/mean\"?)"}));
+  EXPECT_FALSE(fs::exists(dir_.path("out")));
+}
+
+// Blocks have a bound of their own.
+TEST_F(Sweeping, NamesTheBoundsThatASystemOfBlocksHas) {
+  const auto with = [&](const std::string& pointer) {
+    dir_.write("s.json", R"({"config": "run.json", "axes": [{"name": "system", "key": "/system",
+      "values": ["recompute", "vllm"]}], "bound": true, "columns": [{"name": "reached",
+      "value": ")" + pointer +
+                             R"(", "unit": "%"}]})");
+  };
+  with("/bound/upper_bound/share_reached/all_turns");
+  const Lines lines = problems([&] { (void)run("out"); });
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].find("s.json: /columns/0/value: no result of this sweep has a number at "
+                          "/bound/upper_bound/share_reached/all_turns; numbers in /bound are "
+                          "/bound/hit_blocks, /bound/hit_rate/blocks, "
+                          "/bound/share_reached/blocks, "),
+            0U)
+      << lines[0];
+  EXPECT_FALSE(fs::exists(dir_.path("out")));
+  with("/bound/share_reached/blocks");
+  EXPECT_TRUE(run("out").rows[1].values[0].has_value());
+}
+
+// A long run may have other intervals than the short runs that look for columns.
+TEST_F(Sweeping, NamesColumnsThatNoResultHas) {
+  dir_.write("s.json", R"({"config": "run.json", "axes": [)" + kSystems + R"(], "columns": [
+    {"name": "a", "value": "/metrics/confidence/latency/low", "unit": "s"}]})");
+  const SweepResult result = run("out");
   EXPECT_EQ(problems([&] { check_result(load(), result); }),
-            (Lines{"s.json: /columns/1/value: no result has a number at /metrics/turn; with the "
-                   "column corrected, --resume shows the results again",
-                   "s.json: /columns/3/value: no result has a number at /metrics/tiers; with the "
-                   "column corrected, --resume shows the results again"}));
+            (Lines{"s.json: /columns/0/value: no result has a number at "
+                   "/metrics/confidence/latency/low; with the column corrected, --resume shows the "
+                   "results again"}));
+}
+
+TEST_F(Sweeping, AdvisesALongerTraceForATraceInOrder) {
+  dir_.write("turns.csv",
+             "conv,turn,user_tokens,assistant_tokens\nx,0,11,21\nx,1,12,22\ny,0,9,8\n");
+  dir_.write("run.json", R"({
+    "model": "llama2-13b", "hardware": {"preset": "a100-80g", "gpus": 2},
+    "system": "attentionstore", "workload": {"trace": "turns.csv", "arrival_rate": "1/s"}})");
+  sweep(kSlots);
+  const std::string table = to_table(load(), run("out"));
+  EXPECT_TRUE(
+      table.ends_with("\n[1] run too short for its load: expected a longer trace, or "
+                      "/workload/replay \"bootstrap\" with /workload/sessions \"auto\"\n"))
+      << table;
+  sweep(kSlots, R"(, "set": {"/workload/sessions": 1})");
+  const std::string cut = to_table(load(), run("cut"));
+  EXPECT_NE(cut.find("expected more /workload/sessions, a longer trace, or "), std::string::npos)
+      << cut;
 }
 
 // ---- Many points ----
