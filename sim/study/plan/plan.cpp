@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -29,6 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "kvtier.plan/1";
 constexpr const char* kFolderFormat = "kvtier.plan_folder/1";
+/// The condition on the life of the drives, which is no number of a result.
+constexpr const char* kDriveLife = "/metrics/drive_life_years";
 constexpr double kHoursPerDay = 24;
 constexpr double kSecondsPerHour = 3600;
 constexpr double kPercent = 100;
@@ -75,6 +78,52 @@ std::optional<Bytes> lru_capacity(const RunConfig& config) {
     return cxl;
   }
   return of(system.tiers.ssd, config.hardware.ssd);
+}
+
+/// The price in 0.001 $/h, as tables show it. Prices are compared so, because that of worn drives
+/// hardly depends on their number.
+std::int64_t shown_price(const PlanTrial& trial) {
+  constexpr double kShown = 1e-3;
+  return std::llround(trial.dollars_per_hour / kShown);
+}
+
+double ssd_bytes_per_day(const Json& result) {
+  return *number_at(result, "/metrics/tiers/ssd/written_bytes") /
+         *number_at(result, "/load/measured_seconds") * kSecondsPerHour * kHoursPerDay;
+}
+
+/// The capacity of the drives of all instances.
+double drive_bytes(const RunConfig& config) {
+  double bytes = 0;
+  for (const auto& [group, instances] : group_sizes(config)) {
+    bytes += static_cast<double>(group_config(config, group).hardware.ssd->capacity.value) *
+             static_cast<double>(instances);
+  }
+  return bytes;
+}
+
+/// Years until the rated writes are done; nullopt without a rating or writes.
+std::optional<double> drive_life(const std::optional<Endurance>& rated, double writes_per_day) {
+  return rated && writes_per_day > 0
+             ? std::optional(rated->years * rated->drive_writes_per_day / writes_per_day)
+             : std::nullopt;
+}
+
+/// Dollars per hour beyond the rent, for drives whose life is shorter than their years of service:
+/// they cost their price over their life. nullopt if a price is by the hour.
+std::optional<double> replacement_dollars(const RunConfig& config, double life_years) {
+  double sum = 0;
+  for (const auto& [group, instances] : group_sizes(config)) {
+    const RunConfig own = group_config(config, group);
+    const double service = own.hardware.ssd->price.years;
+    if (service == 0) {
+      return std::nullopt;
+    }
+    const double written_off =
+        cost_report(own, static_cast<double>(instances))["ssd"].get<double>();
+    sum += written_off * std::max(service / life_years - 1, 0.0);
+  }
+  return sum;
 }
 
 /// The interval of the number at `pointer`. It is cut to the possible range: at 0 if no replication
@@ -283,8 +332,8 @@ class Search {
   }
 
   static bool order(const PlanTrial& a, const PlanTrial& b) {
-    return a.dollars_per_hour != b.dollars_per_hour ? a.dollars_per_hour < b.dollars_per_hour
-                                                    : a.ttft_seconds.mean < b.ttft_seconds.mean;
+    return std::pair(shown_price(a), a.ttft_seconds.mean) <
+           std::pair(shown_price(b), b.ttft_seconds.mean);
   }
 
   bool advance(Place& place) const {
@@ -351,10 +400,23 @@ class Search {
                      return simulate_to_precision(own, registry, how);
                    });
     if (result != nullptr && !checked_) {
-      check_metrics(plan_.conditions, *result, plan_.space.file.string() + ": /slo: ");
+      std::vector<SloCondition> of_results = plan_.conditions;
+      std::erase_if(of_results, [](const SloCondition& one) { return one.pointer == kDriveLife; });
+      check_metrics(of_results, *result, plan_.space.file.string() + ": /slo: ");
       checked_ = true;
     }
     return result;
+  }
+
+  /// The number that a condition is on; nullopt if the result has none.
+  [[nodiscard]] std::optional<double> value_of(const SloCondition& condition, const Json& result,
+                                               const RunConfig& config) const {
+    if (condition.pointer != kDriveLife) {
+      return number_at(result, condition.pointer);
+    }
+    return config.system.tiers.ssd
+               ? drive_life(plan_.endurance, ssd_bytes_per_day(result) / drive_bytes(config))
+               : std::nullopt;
   }
 
   /// Whether a short run with one seed meets the SLO.
@@ -384,7 +446,7 @@ class Search {
     }
     bool meets = !exceeds_capacity(*result);
     for (const SloCondition& condition : plan_.conditions) {
-      const auto value = number_at(*result, condition.pointer);
+      const auto value = value_of(condition, *result, config);
       meets = meets && (!value || violation(condition, PlanInterval{*value, *value, *value}) <= 0);
     }
     seems_.emplace(identity, meets);
@@ -427,7 +489,7 @@ class Search {
     for (const SloCondition& condition : plan_.conditions) {
       std::vector<double> values;
       for (const Json& result : results) {
-        if (const auto value = number_at(result, condition.pointer)) {
+        if (const auto value = value_of(condition, result, config)) {
           values.push_back(*value);
         }
       }
@@ -453,22 +515,14 @@ class Search {
     trial.hit_rate = all(config.system.blocks ? kBlockHitRate : kHitRate).mean;
     if (config.system.tiers.ssd) {
       std::vector<double> per_day;
-      for (const Json& result : results) {
-        per_day.push_back(*number_at(result, "/metrics/tiers/ssd/written_bytes") /
-                          *number_at(result, "/load/measured_seconds") * kSecondsPerHour *
-                          kHoursPerDay);
-      }
+      std::ranges::transform(results, std::back_inserter(per_day), ssd_bytes_per_day);
       trial.ssd_bytes_per_day = mean_interval(per_day).mean;
-      double drives = 0;
-      for (const auto& [group, instances] : group_sizes(config)) {
-        drives += static_cast<double>(group_config(config, group).hardware.ssd->capacity.value) *
-                  static_cast<double>(instances);
-      }
-      trial.drive_writes_per_day = *trial.ssd_bytes_per_day / drives;
-      if (plan_.endurance && *trial.drive_writes_per_day > 0) {
-        trial.drive_life_years = plan_.endurance->years * plan_.endurance->drive_writes_per_day /
-                                 *trial.drive_writes_per_day;
-      }
+      trial.drive_writes_per_day = *trial.ssd_bytes_per_day / drive_bytes(config);
+      trial.drive_life_years = drive_life(plan_.endurance, *trial.drive_writes_per_day);
+    }
+    if (trial.drive_life_years) {
+      trial.replacement_dollars_per_hour = replacement_dollars(config, *trial.drive_life_years);
+      trial.dollars_per_hour += trial.replacement_dollars_per_hour.value_or(0);
     }
     return trial;
   }
@@ -622,9 +676,27 @@ class Search {
         --at;
       }
     } else {
-      while (at + 1 < left.end && !meets(at + 1)) {
+      do {
         ++at;
+      } while (at < left.end && !meets(at));
+    }
+    if (plan_.endurance && at < left.end) {
+      search_longer_lives(place, at, left.end);
+    }
+  }
+
+  /// Tries larger values of the last capacity while they may cost less than the least one that
+  /// meets the SLO: their drives may last longer, and cost their rent at least.
+  void search_longer_lives(const Place& place, std::size_t meeting, std::size_t end) {
+    const std::size_t axis = capacities_.back();
+    double least = trial(moved(place, axis, meeting))->dollars_per_hour;
+    for (std::size_t value = meeting + 1; value < end; ++value) {
+      const auto& resolved = config_at(moved(place, axis, value));
+      if (!resolved || rent_dollars(resolved->config, 1) >= least) {
+        continue;
       }
+      const PlanTrial& found = *trial(moved(place, axis, value));
+      least = found.meets ? std::min(least, found.dollars_per_hour) : least;
     }
   }
 
@@ -702,7 +774,7 @@ class Search {
     const PlanTrial& last = result_.trials[curve.back()];
     const double dollars = last.dollars_per_hour - first.dollars_per_hour;
     const double seconds = first.ttft_seconds.mean - last.ttft_seconds.mean;
-    if (dollars <= 0 || seconds <= 0) {
+    if (shown_price(last) <= shown_price(first) || seconds <= 0) {
       return std::nullopt;
     }
     std::optional<std::size_t> knee;
@@ -800,11 +872,11 @@ class Search {
 
   void exclude(PlanSystem& system, const PlanTrial& trial) const {
     if (trial.meets) {
-      const double least = result_.trials[*result_.cheapest].dollars_per_hour;
-      const double more = trial.dollars_per_hour - least;
-      system.excluded_by.push_back(
-          more > 0 ? fmt::format("more expensive by {:.1f} %", more / least * kPercent)
-                   : "as expensive, with a higher mean TTFT");
+      const PlanTrial& cheapest = result_.trials[*result_.cheapest];
+      const double more = trial.dollars_per_hour / cheapest.dollars_per_hour - 1;
+      system.excluded_by.push_back(shown_price(trial) > shown_price(cheapest)
+                                       ? fmt::format("more expensive by {:.1f} %", more * kPercent)
+                                       : "as expensive, with a higher mean TTFT");
       return;
     }
     if (trial.overloaded > 0) {
@@ -865,20 +937,37 @@ std::vector<std::string> header(const Plan& plan) {
     cells.push_back(axis.name);
   }
   cells.insert(cells.end(), {"$/h", "TTFT mean s", "hits %"});
+  if (plan.endurance) {
+    cells.emplace_back("drive life y");
+  }
   return cells;
 }
 
-std::vector<std::string> row(const PlanTrial& trial) {
+std::vector<std::string> row(const Plan& plan, const PlanTrial& trial) {
   std::vector<std::string> cells = trial.labels;
   cells.push_back(fmt::format("{:.3f}", trial.dollars_per_hour));
   cells.push_back(trial.overloaded > 0 ? "overloaded" : interval_text(trial.ttft_seconds));
   cells.push_back(fmt::format("{:.1f}", trial.hit_rate * kPercent));
+  if (plan.endurance) {
+    cells.push_back(trial.drive_life_years ? number_text(*trial.drive_life_years) : "-");
+  }
   return cells;
+}
+
+std::string describe_replacement(const PlanTrial& trial) {
+  if (!trial.replacement_dollars_per_hour) {
+    return "SSD: priced by the hour, without replacement";
+  }
+  return *trial.replacement_dollars_per_hour > 0
+             ? fmt::format("SSD: replaced every {} years, for {:.3f} $/h of the {:.3f}",
+                           number_text(*trial.drive_life_years),
+                           *trial.replacement_dollars_per_hour, trial.dollars_per_hour)
+             : "SSD: written off before the end of its life";
 }
 
 /// A table row of one trial, and its conditions.
 std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
-  std::string text = align_columns({header(plan), row(trial)}, plan.space.axes.size());
+  std::string text = align_columns({header(plan), row(plan, trial)}, plan.space.axes.size());
   for (std::size_t i = 0; i < plan.conditions.size(); ++i) {
     text += fmt::format("  {}: {}{}\n", describe_condition(plan.conditions[i]),
                         trial.values[i] ? interval_text(*trial.values[i]) : "-",
@@ -893,6 +982,7 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
       text += fmt::format(", a life of {} years (rated for {} a day, {} years)",
                           number_text(*trial.drive_life_years),
                           plan.endurance->drive_writes_per_day, plan.endurance->years);
+      text += "\n  " + describe_replacement(trial);
     }
     text += "\n";
   }
@@ -906,7 +996,7 @@ std::string describe_systems(const Plan& plan, const PlanResult& result) {
   for (const PlanSystem& system : result.systems) {
     std::vector<std::string> cells(lines[0].size() - 1, "-");
     if (system.trial) {
-      cells = row(result.trials[*system.trial]);
+      cells = row(plan, result.trials[*system.trial]);
     }
     cells.insert(cells.begin(), system.name);
     cells.push_back(system.excluded_by.empty() ? "meets the SLO, cheapest"
@@ -924,16 +1014,22 @@ std::string describe_curve(const Plan& plan, const PlanResult& result, const Cap
   while (plan.space.axes[axis].name != curve.axis) {
     ++axis;
   }
-  std::vector<std::vector<std::string>> lines{
-      {curve.axis, "$/h", "TTFT mean s", "hits %", "ms less per $/h", "hit points per $/h"}};
+  std::vector<std::string> columns = header(plan);
+  columns.erase(columns.begin(),
+                columns.begin() + static_cast<std::ptrdiff_t>(plan.space.axes.size()));
+  columns.insert(columns.begin(), curve.axis);
+  columns.insert(columns.end(), {"ms less per $/h", "hit points per $/h"});
+  std::vector<std::vector<std::string>> lines{columns};
   for (std::size_t i = 0; i < curve.trials.size(); ++i) {
     const PlanTrial& trial = result.trials[curve.trials[i]];
-    std::vector<std::string> cells = row(trial);
+    std::vector<std::string> cells = row(plan, trial);
     cells.erase(cells.begin(), cells.begin() + static_cast<std::ptrdiff_t>(trial.labels.size()));
     cells.insert(cells.begin(), trial.labels[axis]);
     const PlanTrial& before = result.trials[curve.trials[i > 0 ? i - 1 : 0]];
     const double paid = trial.dollars_per_hour - before.dollars_per_hour;
-    const auto gain = [&](double gained) { return paid > 0 ? number_text(gained / paid) : "-"; };
+    const auto gain = [&](double gained) {
+      return shown_price(trial) > shown_price(before) ? number_text(gained / paid) : "-";
+    };
     cells.push_back(gain((before.ttft_seconds.mean - trial.ttft_seconds.mean) * kMillis));
     cells.push_back(gain((trial.hit_rate - before.hit_rate) * kPercent));
     if (curve.knee == i) {
@@ -994,6 +1090,7 @@ Json trial_json(const Plan& plan, const PlanTrial& trial) {
   add("ssd_bytes_per_day", trial.ssd_bytes_per_day);
   add("drive_writes_per_day", trial.drive_writes_per_day);
   add("drive_life_years", trial.drive_life_years);
+  add("replacement_dollars_per_hour", trial.replacement_dollars_per_hour);
   return json;
 }
 
@@ -1016,6 +1113,10 @@ Plan read_plan(const Json& json, const fs::path& file) {
     for (std::size_t i = 0; i < plan.slo.size(); ++i) {
       try {
         const std::vector<SloCondition> conditions = parse_slo(plan.slo[i], "");
+        if (!plan.endurance &&
+            std::ranges::find(conditions, kDriveLife, &SloCondition::pointer) != conditions.end()) {
+          problems.add(fmt::format("/slo/{}", i), "drive_life_years needs /endurance");
+        }
         plan.conditions.insert(plan.conditions.end(), conditions.begin(), conditions.end());
       } catch (const ConfigError& error) {
         for (const std::string& problem : error.problems()) {
@@ -1119,7 +1220,7 @@ std::string to_table(const Plan& plan, const PlanResult& result) {
   if (!result.front.empty()) {
     std::vector<std::vector<std::string>> lines{header(plan)};
     for (const std::size_t i : result.front) {
-      lines.push_back(row(result.trials[i]));
+      lines.push_back(row(plan, result.trials[i]));
       lines.back().emplace_back(result.trials[i].meets ? "meets the SLO" : "");
     }
     text += "\ncost against TTFT, of what was simulated in full (Pareto front)\n" +

@@ -49,7 +49,8 @@ void describe(V& v, Plan& c) {
           "Names of the axes that are capacities, with ascending values. A larger value costs more "
           "and meets every SLO that a smaller one meets. The last capacity is bisected.");
   v.field("slo", c.slo,
-          "Conditions on metrics, as of simulate --find-capacity: \"ttft_seconds.p90<=2\".",
+          "Conditions on metrics, as of simulate --find-capacity: \"ttft_seconds.p90<=2\". Also on "
+          "drive_life_years, with an endurance.",
           required());
   v.field("replications", c.space.replications,
           "Seeds of each full simulation: the config's, and those after it.", between(2, 1000));
@@ -59,7 +60,8 @@ void describe(V& v, Plan& c) {
       "a whole trace stay whole.",
       between(0.01, 1));
   v.field("endurance", c.endurance,
-          "Rated endurance of the drives, which gives their life; \"none\": not known.");
+          "Rated endurance of the drives, which gives their life. Drives with a purchase price are "
+          "replaced at its end. \"none\": not known.");
 }
 /// Throws ConfigError with every problem of the file.
 [[nodiscard]] Plan read_plan(const Json& json, const std::filesystem::path& file);
@@ -80,7 +82,7 @@ struct PlanTrial {
   std::vector<std::string> labels;
   /// The system's name.
   std::string system;
-  /// Rent of GPUs and used tiers.
+  /// Price of GPUs and used tiers, with drives that are replaced at the end of their life.
   double dollars_per_hour = 0;
   /// A value for each condition. nullopt, which violates nothing, if fewer than two replications
   /// have a value.
@@ -98,6 +100,9 @@ struct PlanTrial {
   std::optional<double> drive_writes_per_day;
   /// nullopt without a rated endurance, or if nothing is written.
   std::optional<double> drive_life_years;
+  /// The part of dollars_per_hour beyond that of drives which last as long as they are written off.
+  /// nullopt without a life, or for drives at an hourly price, which may be rented.
+  std::optional<double> replacement_dollars_per_hour;
 };
 
 /// Trials over one capacity, with the other axes as in the cheapest configuration.
@@ -172,7 +177,9 @@ struct PlanResult {
 ///    capacities: those that hit too little for a condition on hit_rate.all_turns.total, and those
 ///    beyond which more memory brings no hits.
 /// 2. Short runs with one seed bisect the last capacity.
-/// 3. Full simulations move up or down from there to the least capacity that meets the SLO.
+/// 3. Full simulations move up or down from there to the least capacity that meets the SLO. With an
+///    endurance, they go on to larger capacities that may cost less, because their drives last
+///    longer.
 ///
 /// Then it simulates all values of each capacity around the cheapest configuration. Equal
 /// configurations are run once.

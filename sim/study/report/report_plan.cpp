@@ -80,9 +80,18 @@ std::vector<std::string> describe_plan(const Json& plan) {
                         binding.empty() ? "" : "; the binding condition is " + binding)};
   }
   const Number dollars = number_at(*cheapest, "/dollars_per_hour");
-  std::vector<std::string> sentences{
-      fmt::format("The cheapest configuration that meets the SLO ({}) costs ${} an hour: {}.", slo,
-                  dollars ? fmt::format("{:.2f}", *dollars) : "-", labels_of(*cheapest))};
+  std::string drives;
+  if (const Number life = number_at(*cheapest, "/drive_life_years")) {
+    const Number replacement = number_at(*cheapest, "/replacement_dollars_per_hour");
+    drives = fmt::format(
+        "; its drives last {} years{}", text_of(life),
+        !replacement       ? ", and their price by the hour has no replacement"
+        : *replacement > 0 ? fmt::format(", and their replacement is ${:.2f} of that", *replacement)
+                           : "");
+  }
+  std::vector<std::string> sentences{fmt::format(
+      "The cheapest configuration that meets the SLO ({}) costs ${} an hour: {}{}.", slo,
+      dollars ? fmt::format("{:.2f}", *dollars) : "-", labels_of(*cheapest), drives)};
   std::vector<std::string> knees;
   for (const auto& [axis, curve] : object_at(plan, "/capacities").items()) {
     if (const Json* trial = trial_at(plan, curve, "/knee")) {

@@ -213,6 +213,90 @@ TEST_F(Planning, SaysHowLongTheDrivesLast) {
   }
 }
 
+/// Bought drives at 0.1 $/h/GiB over four years of service, with 1/50 of a drive write a day.
+std::string worn(std::string axes, const std::string& slo) {
+  const std::string by_hour = "0.1$/h/GiB";
+  axes.replace(axes.find(by_hour), by_hour.size(), "3506.4$/GiB over 4y");
+  return axes + slo + R"(, "endurance": {"drive_writes_per_day": 0.02, "years": 4})";
+}
+
+// The GPUs cost 2 $ an hour, a GiB of DRAM 1 $, and a GiB of SSD 0.1 $ if it lasts four years.
+TEST_F(Planning, ReplacesBoughtDrivesAtTheEndOfTheirLife) {
+  const Plan plan = load(worn(capacities("1", "0.1"), kAllHit));
+  const PlanResult result = planned(plan);
+  bool tries_larger_drives = false;
+  for (const PlanTrial& trial : result.trials) {
+    if (trial.labels[0] != "stores") {
+      EXPECT_FALSE(trial.replacement_dollars_per_hour);
+      continue;
+    }
+    const double dram = std::stod(trial.labels[1]);
+    const double ssd = 0.1 * std::stod(trial.labels[2]);
+    // Nothing is written if DRAM holds all.
+    const double replacement =
+        trial.drive_life_years ? ssd * std::max(4 / *trial.drive_life_years - 1, 0.0) : 0;
+    EXPECT_NEAR(trial.replacement_dollars_per_hour.value_or(0), replacement, 1e-9);
+    EXPECT_NEAR(trial.dollars_per_hour, 2 + dram + ssd + replacement, 1e-9);
+    tries_larger_drives = tries_larger_drives || trial.labels == Lines{"stores", "1GiB", "16GiB"};
+  }
+  EXPECT_TRUE(tries_larger_drives);
+  const PlanTrial& cheapest = result.trials[*result.cheapest];
+  EXPECT_LT(*cheapest.drive_life_years, 4);
+  const std::string table = to_table(plan, result);
+  EXPECT_NE(table.find("  drive life y\n"), std::string::npos) << table;
+  EXPECT_NE(
+      table.find(fmt::format("\n  SSD: replaced every {:.3g} years, for {:.3f} $/h of the "
+                             "{:.3f}\n",
+                             *cheapest.drive_life_years, *cheapest.replacement_dollars_per_hour,
+                             cheapest.dollars_per_hour)),
+      std::string::npos)
+      << table;
+  const Json json = to_json(plan, result)["trials"][*result.cheapest];
+  EXPECT_EQ(json["replacement_dollars_per_hour"], *cheapest.replacement_dollars_per_hour);
+}
+
+TEST_F(Planning, ChargesDrivesAtAnHourlyPriceWithoutReplacement) {
+  const Plan plan = load(capacities("1", "0.1") + kAllHit +
+                         R"(, "endurance": {"drive_writes_per_day": 0.02, "years": 4})");
+  const PlanResult result = planned(plan);
+  const PlanTrial& trial = result.trials[*result.cheapest];
+  EXPECT_NEAR(trial.dollars_per_hour, 3.8, 1e-9);
+  EXPECT_FALSE(trial.replacement_dollars_per_hour);
+  const std::string table = to_table(plan, result);
+  EXPECT_NE(table.find("\n  SSD: priced by the hour, without replacement\n"), std::string::npos)
+      << table;
+}
+
+// 8 GiB of SSD are enough for all hits. On 16 GiB a drive lasts twice as long.
+TEST_F(Planning, MeetsAConditionOnTheLifeOfTheDrives) {
+  const PlanResult any = planned(worn(capacities("1", "0.1"), kAllHit));
+  const auto life_of = [](const PlanResult& result, const Lines& labels) {
+    const auto found = std::ranges::find(result.trials, labels, &PlanTrial::labels);
+    return found == result.trials.end() ? 0 : found->drive_life_years.value_or(0);
+  };
+  const double life = life_of(any, {"stores", "1GiB", "8GiB"});
+  ASSERT_GT(life, 0);
+  const PlanResult result = planned(
+      worn(capacities("1", "0.1"),
+           fmt::format(R"("slo": ["hit_rate.resumed_turns.total>=1", "drive_life_years>={}"])",
+                       1.5 * life)));
+  ASSERT_TRUE(result.cheapest);
+  const PlanTrial& trial = result.trials[*result.cheapest];
+  EXPECT_EQ(trial.labels, (Lines{"stores", "1GiB", "16GiB"}));
+  EXPECT_NEAR(trial.values[1]->mean, *trial.drive_life_years, 1e-3 * *trial.drive_life_years);
+  EXPECT_EQ(problems(capacities("1", "0.1") + R"("slo": ["turns>=1", "drive_life_years>=3"])"),
+            Lines{"plan.json: /slo/1: drive_life_years needs /endurance"});
+}
+
+TEST_F(Planning, AdvisesALongerTraceIfARunIsTooShort) {
+  const Lines lines = problems(R"("set": {"/workload/measure": "auto"},
+      "axes": [{"name": "slots", "key": "/serving/slots", "values": [24]}],
+      "replications": 2, "slo": ["turns>=1"])");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_TRUE(lines[0].ends_with("; expected a longer trace, or a smaller /workload/speed_up"))
+      << lines[0];
+}
+
 // All nine hit with enough room, so the hit rate does not bind; no prompt takes a microsecond.
 TEST_F(Planning, NamesTheBindingConditionIfNothingMeetsTheSlo) {
   const Plan plan = load(capacities("1", "0.1") +

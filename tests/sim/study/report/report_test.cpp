@@ -401,7 +401,7 @@ TEST_F(Reporting, HasThePlansAnswer) {
                 {"hit_rate", 0.5},
                 {"drive_life_years", 4}};
   };
-  const Json plan{
+  Json plan{
       {"format", "kvtier.plan/1"},
       {"plan", Json::object()},
       {"setting",
@@ -425,11 +425,17 @@ TEST_F(Reporting, HasThePlansAnswer) {
             {"none", "-", "-", "-", "-", "-", "ttft_seconds.p90 <= 2"}}));
   EXPECT_EQ(tables[1].table.rows, (Rows{{"8GiB", "1.000", "3 (missed)", "50", "4", ""},
                                         {"16GiB", "2.000", "1", "50", "4", "knee"}}));
-  EXPECT_EQ(page_sentences(read()),
-            (Lines{"The cheapest configuration that meets the SLO (ttft_seconds.p90 <= 2) costs "
-                   "$2.00 an hour: system lru, DRAM 16GiB.",
-                   "More than 16GiB of DRAM improves little.", "fifo: more expensive by 50 %."}));
+  EXPECT_EQ(
+      page_sentences(read()),
+      (Lines{"The cheapest configuration that meets the SLO (ttft_seconds.p90 <= 2) costs "
+             "$2.00 an hour: system lru, DRAM 16GiB; its drives last 4 years, and their price "
+             "by the hour has no replacement.",
+             "More than 16GiB of DRAM improves little.", "fifo: more expensive by 50 %."}));
   EXPECT_EQ(page_line(read()), "llama2-13b; 2 x A100; agents");
+  plan["trials"][1]["replacement_dollars_per_hour"] = 0.25;
+  (void)dir_.write("p.json", plan.dump());
+  EXPECT_TRUE(page_sentences(read()).at(0).ends_with(
+      "; its drives last 4 years, and their replacement is $0.25 of that."));
   // Numbers of trials that are not there, and no objects where some are expected.
   const Json wrong{{"format", "kvtier.plan/1"},
                    {"plan", Json::object()},
