@@ -11,6 +11,7 @@
 
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 
 namespace kvtier::calibrate {
 namespace {
@@ -72,12 +73,11 @@ Profile describe(const CalibrateOptions& options, const Device& device, const De
 
 /// The kept part of an earlier run, or its finished profile, without the cells to be tried again.
 Profile earlier(const CalibrateOptions& options, const Profile& now) {
-  std::error_code ignored;
   std::filesystem::path from = kept_path(options.out);
-  if (!std::filesystem::is_regular_file(from, ignored)) {
+  if (!is_file(from)) {
     from = options.out;
   }
-  if (!std::filesystem::is_regular_file(from, ignored)) {
+  if (!is_file(from)) {
     throw ConfigError(fmt::format("--resume: neither {} nor {} is there",
                                   kept_path(options.out).string(), options.out.string()));
   }

@@ -366,7 +366,8 @@ class Importer {
       }
       const auto found = rows.column(column);
       if (!found) {
-        report(rows.error(fmt::format("no column \"{}\"{}", column, suggestion(column, names))));
+        report(rows.error(
+            fmt::format("no column {}{}", quote_text(column), suggestion(column, names))));
       }
       return found;
     };
@@ -773,7 +774,8 @@ ColumnMap read_columns(const std::filesystem::path& path) {
   ColumnMap map;
   read_value(map, parse_json_strictly(read_text_file(path), path.string()), "", problems);
   if (map.format != kFormat) {
-    problems.add("/format", fmt::format("expected \"{}\", got \"{}\"", kFormat, map.format));
+    problems.add("/format",
+                 fmt::format("expected \"{}\", got {}", kFormat, quote_text(map.format)));
   }
   constexpr std::array<std::string_view, 14> kSizes{
       "n",           "k",           "attention_heads",   "kv_heads", "head_dim",
@@ -793,7 +795,7 @@ ColumnMap read_columns(const std::filesystem::path& path) {
     }
     if (rule.unit != "s" && rule.unit != "ms" && rule.unit != "us") {
       problems.add(pointer + "/unit",
-                   fmt::format("expected one of s, ms, us, got \"{}\"", rule.unit));
+                   fmt::format("expected one of s, ms, us, got {}", quote_text(rule.unit)));
     }
   }
   problems.throw_if_any();

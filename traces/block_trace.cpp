@@ -10,6 +10,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "traces/archive_reader.hpp"
 #include "traces/arrivals.hpp"
 #include "traces/line_scanner.hpp"
@@ -152,7 +153,7 @@ bool BlockTraceReader::read_line(Line& line) {
       continue;
     }
     if (std::exchange(seen[which], true)) {
-      throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+      throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
     }
     switch (which) {
       case 0:
@@ -327,7 +328,7 @@ std::map<std::string, std::filesystem::path> session_files(const std::filesystem
 /// inside, or of a single file.
 template <class Visit>
 void for_each_session_file(const std::filesystem::path& path, const Visit& visit) {
-  if (std::filesystem::is_directory(path)) {
+  if (is_folder(path)) {
     for (const auto& [inside, file] : session_files(path)) {
       visit(file.string(), read_text_file(file));
     }

@@ -8,6 +8,7 @@
 
 #include "sim/core/config.hpp"
 #include "sim/core/csv_reader.hpp"
+#include "sim/core/text.hpp"
 #include "traces/hash_names.hpp"
 #include "traces/line_scanner.hpp"
 #include "traces/trace_source.hpp"
@@ -39,7 +40,8 @@ void take_unit(std::string& name, TraceColumns& columns, std::vector<std::string
   const std::string unit = name.substr(colon + 1);
   const auto found = std::find(kUnits.begin(), kUnits.end(), unit);
   if (found == kUnits.end()) {
-    problems.push_back(fmt::format("time: expected a unit s, ms, us or ns, got \"{}\"", unit));
+    problems.push_back(
+        fmt::format("time: expected a unit s, ms, us or ns, got {}", quote_text(unit)));
     return;
   }
   constexpr std::size_t kPlacesEach = 3;
@@ -107,9 +109,9 @@ std::optional<TraceColumns> parse_columns(std::string_view text, const std::stri
     const auto meaning =
         std::find(TraceColumns::kMeanings.begin(), TraceColumns::kMeanings.end(), key);
     if (value.empty()) {
-      problems.push_back(fmt::format("expected KEY=COLUMN, got \"{}\"", part));
+      problems.push_back(fmt::format("expected KEY=COLUMN, got {}", quote_text(part)));
     } else if (meaning == TraceColumns::kMeanings.end() && key != kBlock) {
-      problems.push_back(fmt::format("unknown key \"{}\", expected one of {}{}", key,
+      problems.push_back(fmt::format("unknown key {}, expected one of {}{}", quote_text(key),
                                      detail::join(keys(), ", "), suggestion(key, keys())));
     } else if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
       problems.push_back(fmt::format("{} comes twice", key));
@@ -118,8 +120,8 @@ std::optional<TraceColumns> parse_columns(std::string_view text, const std::stri
       const char* const last = value.data() + value.size();
       const auto [stop, error] = std::from_chars(value.data(), last, tokens);
       if (error != std::errc() || stop != last || tokens < 1 || tokens > kMessageTokensMax) {
-        problems.push_back(fmt::format("block: expected a whole number in 1 .. {}, got \"{}\"",
-                                       kMessageTokensMax, value));
+        problems.push_back(fmt::format("block: expected a whole number in 1 .. {}, got {}",
+                                       kMessageTokensMax, quote_text(value)));
       }
       columns.block = Tokens(std::max<std::int64_t>(tokens, 1));
     } else {
@@ -231,8 +233,8 @@ class ColumnRows::Csv final : public Table {
       double fraction = 0;
       const char* const last = hash.data() + hash.size();
       if (hash.find('.') != hash.npos && std::from_chars(hash.data(), last, fraction).ptr == last) {
-        throw error(fmt::format("{}: expected whole numbers or names of blocks, got \"{}\"",
-                                names_[TraceColumns::hashes], hash));
+        throw error(fmt::format("{}: expected whole numbers or names of blocks, got {}",
+                                names_[TraceColumns::hashes], quote_text(hash)));
       }
       const bool quoted = hash.size() > 2 && hash.front() == hash.back() &&
                           (hash.front() == '\'' || hash.front() == '"');
@@ -272,7 +274,7 @@ class ColumnRows::JsonLines final : public Table {
           continue;
         }
         if (std::exchange(seen[column], true)) {
-          throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+          throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
         }
         if (column == TraceColumns::hashes) {
           read_hashes(scanner, numbers);
@@ -338,8 +340,8 @@ std::int64_t ColumnRows::line_number() const { return table_->line_number(); }
 ConfigError ColumnRows::error(std::string_view message) const { return table_->error(message); }
 
 ConfigError ColumnRows::unexpected(TraceColumns::Meaning column, std::string_view expected) const {
-  return error(fmt::format("{}: expected {}, got \"{}\"", columns_.names[column], expected,
-                           table_->text(column)));
+  return error(fmt::format("{}: expected {}, got {}", columns_.names[column], expected,
+                           quote_text(table_->text(column))));
 }
 
 Timestamp ColumnRows::read_time() const {

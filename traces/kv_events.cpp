@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -125,7 +126,7 @@ bool KvEventReader::read_line() {
       const std::string_view key = scanner.key();
       scanner.expect(':');
       if ((key == "ts" && time) || (key == "events" && has_events)) {
-        throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+        throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
       }
       if (key == "ts") {
         read_time(scanner);
@@ -196,7 +197,7 @@ void KvEventReader::read_event(LineScanner& scanner) {
 void KvEventReader::read_event_value(LineScanner& scanner, std::string_view key, Event& event) {
   const auto once = [&](bool seen) {
     if (seen) {
-      throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+      throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
     }
   };
   if (key == "type") {

@@ -69,7 +69,7 @@ class ConversationHandler final : public nlohmann::json_sax<nlohmann::json> {
       seen = name == "from" ? &seen_from_ : (name == "value" ? &seen_value_ : nullptr);
     }
     if (seen != nullptr && std::exchange(*seen, true)) {
-      return stop(fmt::format("duplicate key \"{}\"", name));
+      return stop(fmt::format("duplicate key {}", quote_text(name)));
     }
     key_ = std::move(name);
     return true;

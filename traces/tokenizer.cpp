@@ -10,6 +10,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -69,8 +70,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& specification,
   if (error != std::errc() || end != digits.data() + digits.size() || characters < 1 ||
       characters > kCharactersMax) {
     throw ConfigError(
-        fmt::format("tokenizer \"{}\": expected chars:N with N in 1 .. {}, such as \"chars:4\"",
-                    specification, kCharactersMax));
+        fmt::format("tokenizer {}: expected chars:N with N in 1 .. {}, such as \"chars:4\"",
+                    quote_text(specification), kCharactersMax));
   }
   return std::make_unique<CharsTokenizer>(characters);
 }

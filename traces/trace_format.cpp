@@ -11,6 +11,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 #include "traces/line_scanner.hpp"
 #include "traces/request_table.hpp"
 
@@ -102,10 +103,10 @@ void TraceReader::read_stream(std::string_view line) {
     const auto which =
         static_cast<std::size_t>(std::find(kKeys.begin(), kKeys.end(), key) - kKeys.begin());
     if (which == kKeys.size()) {
-      throw lines_.error(fmt::format("unknown key \"{}\"{}", key, suggestion(key, kKeys)));
+      throw lines_.error(fmt::format("unknown key {}{}", quote_text(key), suggestion(key, kKeys)));
     }
     if (values[which]) {
-      throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+      throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
     }
     scanner.expect(':');
     values[which] = which < 2 ? scanner.integer("a stream's number", 0, UINT32_MAX - 1)
@@ -232,13 +233,13 @@ bool TraceReader::read_session(SessionSpec& session) {
       ++which;
     }
     if (which == kKeys.size()) {
-      throw lines_.error(fmt::format("unknown key \"{}\"{}", key, suggestion(key, kKeys)));
+      throw lines_.error(fmt::format("unknown key {}{}", quote_text(key), suggestion(key, kKeys)));
     }
     if (which == kArrival && !header_.arrivals) {
       throw lines_.error("\"arrival_ns\" in a trace whose header says \"arrivals\": false");
     }
     if (std::exchange(seen[which], true)) {
-      throw lines_.error(fmt::format("duplicate key \"{}\"", key));
+      throw lines_.error(fmt::format("duplicate key {}", quote_text(key)));
     }
     scanner.expect(':');
     if (which == 0) {

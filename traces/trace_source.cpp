@@ -9,6 +9,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/compressed_stream.hpp"
 #include "sim/core/csv_reader.hpp"
+#include "sim/core/file.hpp"
 #include "traces/archive_reader.hpp"
 #include "traces/block_trace.hpp"
 #include "traces/column_trace.hpp"
@@ -78,7 +79,7 @@ bool TraceSource::next(SessionSpec& session) {
 }
 
 TraceFormat detect_format(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path) || is_archive(path)) {
+  if (is_folder(path) || is_archive(path)) {
     return TraceFormat::agent_sessions;
   }
   // Skips white space at the start. A file of white space only is a table without columns.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -58,10 +59,10 @@ bool TurnsTableReader::read_row() {
   const std::int64_t wanted = continues ? previous_turn + 1 : 0;
   if (turn_ != wanted) {
     throw rows_.error(
-        fmt::format("turn {} of conversation \"{}\" where turn {} should be: the rows of a "
+        fmt::format("turn {} of conversation {} where turn {} should be: the rows of a "
                     "conversation must follow each other "
                     "with turns 0, 1, 2, ...",
-                    turn_, conversation_, wanted));
+                    turn_, quote_text(conversation_), wanted));
   }
   started_ = true;
   return true;

@@ -7,6 +7,7 @@
 
 #include "hw/device/cpu_device.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -37,7 +38,8 @@ DeviceName parse_device_name(std::string_view text) {
       return name;
     }
   }
-  throw ConfigError(fmt::format("--device: expected cpu, cpu:THREADS or cuda:N, got \"{}\"", text));
+  throw ConfigError(
+      fmt::format("--device: expected cpu, cpu:THREADS or cuda:N, got {}", quote_text(text)));
 }
 
 std::filesystem::path cuda_module_path() {

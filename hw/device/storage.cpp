@@ -19,6 +19,7 @@
 #include "hw/device/processors.hpp"
 #include "hw/device/uring_engine.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 
 namespace kvtier {
 namespace {
@@ -90,8 +91,7 @@ class SystemCalls final : public FileCalls {
 
 ScratchFile::ScratchFile(const std::string& directory, Bytes size, Bytes spare)
     : size_((size.value + kStorageAlignment - 1) / kStorageAlignment * kStorageAlignment) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(directory, ignored)) {
+  if (!is_folder(directory)) {
     throw ConfigError(fmt::format("{}: expected a folder on a drive", directory));
   }
   struct statfs system {};

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "hw/model/model.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -198,8 +199,8 @@ std::int64_t read_element_bytes(HuggingFaceReader& reader, HuggingFaceReader& fi
     return 4;
   }
   if (!name->empty() || !reader.failed()) {
-    reader.fail("torch_dtype",
-                fmt::format("expected one of bfloat16, float16, float32, got \"{}\"", *name));
+    reader.fail("torch_dtype", fmt::format("expected one of bfloat16, float16, float32, got {}",
+                                           quote_text(*name)));
   }
   return 0;
 }
@@ -237,8 +238,8 @@ std::optional<std::vector<AttentionKind>> read_layer_types(HuggingFaceReader& re
     } else {
       reader.fail(fmt::format("layer_types/{}", i),
                   fmt::format("expected one of full_attention, sliding_attention, "
-                              "chunked_attention, linear_attention, got \"{}\"",
-                              type));
+                              "chunked_attention, linear_attention, got {}",
+                              quote_text(type)));
     }
   }
   if (!reader.failed() && std::ssize(kinds) != layers) {
@@ -542,7 +543,8 @@ void read_quantization(const Json& json, Problems& problems, ModelConfig& model)
     } else if (!algorithm) {
       reader.missing("quant_algo");
     } else {
-      reader.fail("quant_algo", fmt::format("expected one of FP8, NVFP4, got \"{}\"", name));
+      reader.fail("quant_algo",
+                  fmt::format("expected one of FP8, NVFP4, got {}", quote_text(name)));
     }
     const auto kv = reader.find<std::string>({"kv_cache_quant_algo"});
     if (kv && kv->starts_with("FP8")) {
@@ -551,8 +553,8 @@ void read_quantization(const Json& json, Problems& problems, ModelConfig& model)
   } else {
     reader.fail("quant_method",
                 fmt::format("expected one of awq, auto-round, compressed-tensors, fp8, gptq, "
-                            "modelopt, mxfp4, got \"{}\"",
-                            *method));
+                            "modelopt, mxfp4, got {}",
+                            quote_text(*method)));
   }
 }
 

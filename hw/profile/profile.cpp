@@ -10,6 +10,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -276,10 +277,10 @@ void check_table(const ProfileTable& table, const std::string& pointer, Problems
   }
   if (!operation.variants.empty() &&
       std::ranges::find(operation.variants, table.variant) == operation.variants.end()) {
-    problems.add(pointer + "/variant",
-                 fmt::format("the variants of {} are {}, got \"{}\"{}", id,
-                             fmt::join(operation.variants, ", "), table.variant,
-                             suggestion(table.variant, operation.variants)));
+    problems.add(
+        pointer + "/variant",
+        fmt::format("the variants of {} are {}, got {}{}", id, fmt::join(operation.variants, ", "),
+                    quote_text(table.variant), suggestion(table.variant, operation.variants)));
   }
   std::set<std::string> shape(operation.shape.begin(), operation.shape.end());
   std::set<std::string> given;
@@ -364,7 +365,7 @@ bool is_old_format(std::string_view format) {
 void report_format(const std::string& format, const std::string& file, Problems& problems) {
   problems.add(
       "/format",
-      fmt::format("expected \"{}\", got \"{}\": {}", kProfileFormat, format,
+      fmt::format("expected \"{}\", got {}: {}", kProfileFormat, quote_text(format),
                   is_old_format(format)
                       ? fmt::format("convert it with kvtier calibrate --convert {} --out NEW", file)
                       : "measure again, or use the release that wrote it"));

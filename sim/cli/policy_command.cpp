@@ -5,6 +5,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
 #include "sim/core/config.hpp"
+#include "sim/core/text.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/study/config/new_policy.hpp"
 
@@ -82,8 +83,8 @@ int check_policy_command(const Program& program, const std::string& name) {
   check_kind("order", registry.order, name, found, problems);
   check_kind("routing", registry.routing, name, found, problems);
   if (!found) {
-    throw ConfigError(
-        fmt::format("NAME: there is no policy \"{}\"; kvtier list policies has them", name));
+    throw ConfigError(fmt::format("NAME: there is no policy {}; kvtier list policies has them",
+                                  quote_text(name)));
   }
   for (const std::string& problem : problems) {
     tell(problem);

@@ -11,6 +11,7 @@
 #include "sim/cli/jobs_option.hpp"
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/runs/run_folder.hpp"
 #include "sim/study/sweep/sweep_run.hpp"
 
@@ -61,8 +62,8 @@ CLI::Validator is_shard() {
   return {[](std::string& text) {
             return parse_shard(text)
                        ? std::string()
-                       : fmt::format("expected K/N with 1 <= K <= N, such as 1/4, got \"{}\"",
-                                     text);
+                       : fmt::format("expected K/N with 1 <= K <= N, such as 1/4, got {}",
+                                     quote_text(text));
           },
           ""};
 }

@@ -76,7 +76,10 @@ void note(std::string_view line) {
   static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
 }
 
-void tell(std::string_view message) { note(fmt::format("kvtier: {}", message)); }
+void tell(std::string_view message) {
+  constexpr std::size_t kMessageBytesMax = 8192;  // the longest lists of known names are shorter
+  note(fmt::format("kvtier: {}", shortened(message, kMessageBytesMax)));
+}
 
 std::string progress_bar(double share, int width) {
   const int filled = std::clamp(static_cast<int>(share * width), 0, width);

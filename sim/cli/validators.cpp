@@ -8,6 +8,7 @@
 
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier::cli {
 namespace {
@@ -62,10 +63,11 @@ std::vector<std::string> describe(const CLI::App& app, const CLI::ParseError& er
       problems.push_back(
           fmt::format("unknown option {}{}", name, suggestion(name, options(command))));
     } else if (no_command) {
-      problems.push_back(fmt::format("unknown command \"{}\"{}", word, suggestion(word, commands)));
+      problems.push_back(
+          fmt::format("unknown command {}{}", quote_text(word), suggestion(word, commands)));
       break;  // the other words belong to that command
     } else {
-      problems.push_back(fmt::format("unexpected argument \"{}\"", word));
+      problems.push_back(fmt::format("unexpected argument {}", quote_text(word)));
     }
   }
   if (problems.empty()) {
@@ -85,8 +87,8 @@ CLI::Validator one_of(std::vector<std::string> names) {
                 return std::string();
               }
             }
-            return fmt::format("expected one of {}, got \"{}\"{}", fmt::join(names, ", "), text,
-                               suggestion(text, names));
+            return fmt::format("expected one of {}, got {}{}", fmt::join(names, ", "),
+                               quote_text(text), suggestion(text, names));
           },
           std::move(described)};
 }
@@ -100,8 +102,8 @@ CLI::Validator whole_number(std::int64_t minimum, std::int64_t maximum) {
                 value <= maximum) {
               return std::string();
             }
-            return fmt::format("expected a whole number >= {} and <= {}, got \"{}\"", minimum,
-                               maximum, text);
+            return fmt::format("expected a whole number >= {} and <= {}, got {}", minimum, maximum,
+                               quote_text(text));
           },
           ""};
 }
@@ -114,8 +116,8 @@ CLI::Validator number_between(double minimum, double maximum) {
             if (error == std::errc() && last == end && value >= minimum && value <= maximum) {
               return std::string();
             }
-            return fmt::format("expected a number >= {} and <= {}, got \"{}\"", minimum, maximum,
-                               text);
+            return fmt::format("expected a number >= {} and <= {}, got {}", minimum, maximum,
+                               quote_text(text));
           },
           ""};
 }

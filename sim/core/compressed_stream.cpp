@@ -24,15 +24,9 @@ constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 class InputFile {
  public:
   explicit InputFile(const std::filesystem::path& path) : path_(path), buffer_(kBufferBytes) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) {
-      throw ConfigError(fmt::format("{}: expected a file, got a folder", path.string()));
-    }
+    check_is_no_folder(path);
     file_.reset(std::fopen(path.c_str(), "rb"));
     if (file_ == nullptr) {
-      if (errno == ENOENT || errno == ENOTDIR) {
-        throw ConfigError(fmt::format("{}: no such file", path.string()));
-      }
       fail("cannot open");
     }
     // This class has its own buffer.

@@ -143,7 +143,8 @@ std::string Problems::origin_of(const std::string& pointer) const {
 
 void Problems::add(const std::string& pointer, const std::string& message) {
   const std::string origin = name_origins_ ? origin_of(pointer) : "";
-  const std::string shown = pointer.empty() ? "/" : pointer;
+  constexpr std::size_t kPointerBytesMax = 512;
+  const std::string shown = pointer.empty() ? "/" : shortened(pointer, kPointerBytesMax);
   lines_.push_back(origin.empty() ? fmt::format("{}: {}", shown, message)
                                   : fmt::format("{}: {}: {}", origin, shown, message));
 }
@@ -158,18 +159,7 @@ std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string quote_json(const Json& value) {
-  constexpr std::size_t kLongest = 60;
-  std::string text = json_text(value);
-  if (text.size() > kLongest) {
-    std::size_t length = kLongest;
-    while ((static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-      --length;  // never cuts a UTF-8 character
-    }
-    text = text.substr(0, length) + "...";
-  }
-  return text;
-}
+std::string quote_json(const Json& value) { return shortened(json_text(value), kQuotedBytesMax); }
 
 std::string escape_pointer(std::string_view key) {
   std::string escaped;

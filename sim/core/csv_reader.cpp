@@ -7,6 +7,7 @@
 
 #include "sim/core/config.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -85,8 +86,8 @@ std::int64_t CsvReader::whole_number(std::size_t column, std::int64_t maximum) c
 }
 
 ConfigError CsvReader::unexpected(std::size_t column, std::string_view expected) const {
-  return lines_.error(
-      fmt::format("{}: expected {}, got \"{}\"", names_[column], expected, fields_[column]));
+  return lines_.error(fmt::format("{}: expected {}, got {}", names_[column], expected,
+                                  quote_text(fields_[column])));
 }
 
 void CsvReader::split(std::string_view line) {

@@ -6,9 +6,21 @@
 #include <fmt/format.h>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
+
+/// Shortens lines that name huge keys or paths. The longest lists of known names are shorter.
+const std::vector<std::string>& bound(std::vector<std::string>& lines) {
+  constexpr std::size_t kLineBytesMax = 8192;
+  for (std::string& line : lines) {
+    if (line.size() > kLineBytesMax) {
+      line = shortened(line, kLineBytesMax);
+    }
+  }
+  return lines;
+}
 
 std::string join_lines(const std::vector<std::string>& lines) {
   std::string joined;
@@ -58,7 +70,7 @@ void assertion_failed(const char* condition, const char* message, const char* fi
 }  // namespace detail
 
 ConfigError::ConfigError(std::vector<std::string> problems)
-    : std::runtime_error(join_lines(problems)), problems_(std::move(problems)) {}
+    : std::runtime_error(join_lines(bound(problems))), problems_(std::move(problems)) {}
 
 std::string_view closest_match(std::string_view word, const std::vector<std::string>& known) {
   std::string_view best;
@@ -70,6 +82,11 @@ std::string_view closest_match(std::string_view word, const std::vector<std::str
     }
   }
   for (const std::string& candidate : known) {
+    // The distance is at least the difference in length; this saves comparing a huge word.
+    if (std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size()) >=
+        best_distance) {
+      continue;
+    }
     const std::size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
       best_distance = distance;

@@ -1,5 +1,6 @@
 #include "sim/core/file.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -58,6 +59,17 @@ std::filesystem::path followed(const std::filesystem::path& path) {
   return at;
 }
 
+/// The type of what is at `path`, after links. A name that is too long names nothing.
+std::filesystem::file_type type_at(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::none && error != std::errc::filename_too_long) {
+    errno = error.value();
+    throw_io("cannot open", path);
+  }
+  return type == std::filesystem::file_type::none ? std::filesystem::file_type::not_found : type;
+}
+
 /// Repeats a call that a signal interrupts.
 template <class Call>
 auto retry(const Call& call) {
@@ -84,18 +96,69 @@ bool write_fully(std::string_view text, const Write& write) {
   return true;
 }
 
+/// Writes a folder's names to the disk. A process may rename files in a folder that it cannot list,
+/// and some file systems have no fsync for folders.
+void sync_folder(const std::filesystem::path& folder, const std::filesystem::path& shown) {
+  const int descriptor =
+      retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (descriptor < 0 && errno == EACCES) {
+    return;
+  }
+  if (descriptor < 0) {
+    throw_io("cannot write its folder", shown);
+  }
+  const bool failed = retry([&] { return ::fsync(descriptor); }) != 0 && errno != EINVAL;
+  const int error = errno;
+  ::close(descriptor);
+  if (failed) {
+    errno = error;
+    throw_io("cannot write its folder", shown);
+  }
+}
+
 }  // namespace
 
-std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code ignored;  // fopen reports the error
-  if (std::filesystem::is_directory(path, ignored)) {
+bool is_file(const std::filesystem::path& path) {
+  return type_at(path) == std::filesystem::file_type::regular;
+}
+
+bool is_folder(const std::filesystem::path& path) {
+  return type_at(path) == std::filesystem::file_type::directory;
+}
+
+bool path_exists(const std::filesystem::path& path) {
+  return type_at(path) != std::filesystem::file_type::not_found;
+}
+
+std::vector<std::filesystem::path> folder_entries(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> entries;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    entries.push_back(at->path());
+  }
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {
+    errno = error.value();
+    throw_io("cannot read", folder);
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+void check_is_no_folder(const std::filesystem::path& path) {
+  if (is_folder(path)) {
     throw ConfigError(fmt::format("{}: expected a file, got a folder", path.string()));
   }
+  if (!path_exists(path)) {
+    throw ConfigError(fmt::format("{}: no such file", path.string()));
+  }
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  check_is_no_folder(path);
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    if (errno == ENOENT || errno == ENOTDIR) {
-      throw ConfigError(fmt::format("{}: no such file", path.string()));
-    }
     throw_io("cannot open", path);
   }
   std::string text;
@@ -236,6 +299,7 @@ void AtomicFile::commit() {
   }
   temporary_.clear();
   close();  // after the rename: closing drops the lock that protects a temporary file
+  sync_folder(target_.has_parent_path() ? target_.parent_path() : ".", path_);
 }
 
 /// Removes the temporary file, unless it was renamed.

@@ -1,13 +1,12 @@
 #include "sim/core/fingerprint.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <memory>
-#include <system_error>
-#include <vector>
 
 #include <fmt/format.h>
+
+#include "sim/core/file.hpp"
 
 namespace kvtier {
 
@@ -19,22 +18,15 @@ void Fingerprint::add(std::string_view text) {
 }
 
 void Fingerprint::add_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    std::vector<std::filesystem::path> inside;
-    for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
-      inside.push_back(entry.path());
-    }
-    std::sort(inside.begin(), inside.end());
-    for (const std::filesystem::path& file : inside) {
+  if (is_folder(path)) {
+    for (const std::filesystem::path& file : folder_entries(path)) {
       add(file.filename().string());
       add_file(file);
     }
     return;
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
-      std::filesystem::is_regular_file(path, ignored) ? std::fopen(path.c_str(), "rb") : nullptr,
-      &std::fclose);
+      is_file(path) ? std::fopen(path.c_str(), "rb") : nullptr, &std::fclose);
   if (file == nullptr) {
     return add("no file");
   }

@@ -104,6 +104,28 @@ std::string printable(std::string_view text) { return shown(text, false); }
 
 std::string printable_line(std::string_view text) { return shown(text, true); }
 
+std::string shortened(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) {
+    return std::string(text);
+  }
+  std::size_t length = bytes_max;
+  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return std::string(text.substr(0, length)) + "...";
+}
+
+std::string quote_text(std::string_view text) {
+  return "\"" + shortened(text, kQuotedBytesMax) + "\"";
+}
+
+std::string formula_safe(std::string_view text) {
+  constexpr std::string_view kBeginsFormula = "=+-@\t\r";
+  const bool is_formula = !text.empty() && kBeginsFormula.find(text.front()) != text.npos &&
+                          !parse_number(text);
+  return is_formula ? "'" + std::string(text) : std::string(text);
+}
+
 std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const char* const end_of_text = text.data() + text.size();

@@ -8,6 +8,7 @@
 #include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "sim/backend/backend.hpp"
+#include "sim/core/text.hpp"
 #include "sim/policy/routing.hpp"
 #include "sim/serving/read_buffer.hpp"
 
@@ -23,8 +24,8 @@ void check_policy(const PolicyChoice& choice, const std::vector<PolicyKind<Inter
     for (const auto& known : kinds) {
       names.push_back(known.name);
     }
-    problems.add(pointer, fmt::format("expected one of {}, got \"{}\"{}", fmt::join(names, ", "),
-                                      choice.name, suggestion(choice.name, names)));
+    problems.add(pointer, fmt::format("expected one of {}, got {}{}", fmt::join(names, ", "),
+                                      quote_text(choice.name), suggestion(choice.name, names)));
     return;
   }
   std::vector<std::string> known;

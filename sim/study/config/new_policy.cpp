@@ -8,6 +8,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/study/config/policy_templates.hpp"
 
@@ -147,31 +148,30 @@ bool is_taken(const NewPolicy& policy, const PolicyRegistry& registry) {
 void check(const NewPolicy& policy, const std::vector<File>& files,
            const PolicyRegistry& registry) {
   std::vector<std::string> problems;
-  std::error_code error;
   // C++ reserves names with two underscores in a row.
   if (!is_policy_name(policy.name) || policy.name.find("__") != std::string::npos ||
       policy.name.back() == '_') {
     problems.push_back(
         fmt::format("NAME: expected small letters, digits and single underscores between them, "
-                    "beginning with a letter, got \"{}\"",
-                    policy.name));
+                    "beginning with a letter, got {}",
+                    quote_text(policy.name)));
   } else if (is_taken(policy, registry)) {
-    problems.push_back(fmt::format("NAME: there is a policy \"{}\" of kind {} already", policy.name,
-                                   kind_of(policy).name));
+    problems.push_back(fmt::format("NAME: there is a policy {} of kind {} already",
+                                   quote_text(policy.name), kind_of(policy).name));
   } else {
     for (const File& file : files) {
-      if (fs::exists(policy.out / file.path, error)) {
+      if (path_exists(policy.out / file.path)) {
         problems.push_back(fmt::format("{}: is there already", (policy.out / file.path).string()));
       }
     }
   }
-  if (!policy.plugin && !fs::exists(policy.out / "policies/registry.cpp", error)) {
+  if (!policy.plugin && !path_exists(policy.out / "policies/registry.cpp")) {
     problems.push_back(
         fmt::format("--out: expected the root of kvtier's sources, got \"{}\"; --library writes a "
                     "policy that needs none",
                     policy.out.string()));
   }
-  if (policy.plugin && fs::exists(policy.out, error) && !fs::is_directory(policy.out, error)) {
+  if (policy.plugin && path_exists(policy.out) && !is_folder(policy.out)) {
     problems.push_back(
         fmt::format("--out: expected a folder, got the file {}", policy.out.string()));
   }
@@ -202,9 +202,9 @@ void write(const fs::path& out, const std::vector<File>& files) {
       ++done;
     }
   } catch (...) {
-    while (done > 0) {
+    for (std::size_t i = 0; i <= done; ++i) {
       std::error_code ignored;
-      fs::remove(out / files[--done].path, ignored);  // check() found none of them there
+      fs::remove(out / files[i].path, ignored);  // check() found none of them there
     }
     throw;
   }

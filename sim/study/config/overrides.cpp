@@ -13,12 +13,12 @@ std::optional<Json> parse_json_if_valid(std::string_view text, const std::string
 Override parse_override(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (text.empty() || text.front() != '/' || equals == std::string::npos || equals < 2) {
-    throw ConfigError(fmt::format("--set: expected /json/pointer=VALUE, got \"{}\"", text));
+    throw ConfigError(fmt::format("--set: expected /json/pointer=VALUE, got {}", quote_text(text)));
   }
   const std::string value = text.substr(equals + 1);
   const std::string pointer = text.substr(0, equals);
   if (!is_utf8(text)) {
-    throw ConfigError(fmt::format("--set {}: expected UTF-8, got \"{}\"", pointer, value));
+    throw ConfigError(fmt::format("--set {}: expected UTF-8, got {}", pointer, quote_text(value)));
   }
   return {pointer, parse_json_if_valid(value, "--set " + pointer).value_or(Json(value))};
 }

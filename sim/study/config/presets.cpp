@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 
 namespace kvtier {
 namespace {
 
 bool is_config_directory(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(path / "models", ignored) &&
-         std::filesystem::is_directory(path / "systems", ignored);
+  return is_folder(path / "models") && is_folder(path / "systems");
 }
 
 }  // namespace
@@ -35,8 +34,15 @@ ConfigDirectory ConfigDirectory::find(const std::string& explicit_path) {
   places.emplace_back(KVTIER_SOURCE_CONFIG_DIR);
   places.emplace_back(KVTIER_INSTALL_CONFIG_DIR);
   for (const std::filesystem::path& place : places) {
-    if (is_config_directory(place)) {
-      return ConfigDirectory(place);
+    try {
+      if (is_config_directory(place)) {
+        return ConfigDirectory(place);
+      }
+    } catch (const DeviceError&) {
+      // An installed program may be built from sources that its user cannot read.
+      if (place != KVTIER_SOURCE_CONFIG_DIR) {
+        throw;
+      }
     }
   }
   throw ConfigError("no folder with presets found: give one with --config-dir");
@@ -44,13 +50,12 @@ ConfigDirectory ConfigDirectory::find(const std::string& explicit_path) {
 
 std::vector<std::string> ConfigDirectory::names(const std::string& kind) const {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(path_ / kind, error)) {
-    if (file.path().extension() == ".json") {
-      names.push_back(file.path().stem().string());
+  for (const std::filesystem::path& file : folder_entries(path_ / kind)) {
+    if (file.extension() == ".json") {
+      names.push_back(file.stem().string());
     }
   }
-  std::sort(names.begin(), names.end());
+  std::sort(names.begin(), names.end());  // "a.json" and "a-b.json": by name, not by path
   return names;
 }
 

@@ -14,6 +14,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/text.hpp"
+#include "traces/tokenizer.hpp"
 
 namespace kvtier {
 namespace {
@@ -128,29 +129,51 @@ void apply(Json& root, const Override& change, const std::string& origin, Proble
   problems.set_origin(change.pointer, origin);
 }
 
+/// The presets, and the files of presets and profiles that were found.
+struct Lookup {
+  const ConfigDirectory& presets;
+  ConfigFiles& contents;
+  std::vector<std::string> files{};
+};
+
 /// Whether a preset's name is the path of a file, such as a Hugging Face config.json.
 bool names_a_file(const std::string& name) {
   return name.find('/') != std::string::npos || (name.size() > 5 && name.ends_with(".json"));
 }
 
+/// The path of a preset's file. nullopt after reporting a problem. Throws DeviceError if the file
+/// cannot be looked up.
+std::optional<std::filesystem::path> find_preset(const std::string& kind, const std::string& name,
+                                                 const std::filesystem::path& base_dir,
+                                                 Lookup& lookup, const std::string& pointer,
+                                                 Problems& problems) {
+  const bool by_path = names_a_file(name);
+  const std::filesystem::path path = by_path ? base_dir / name : lookup.presets.file(kind, name);
+  if (is_file(path)) {
+    lookup.files.push_back(path.string());
+    return path;
+  }
+  const std::vector<std::string> known = lookup.presets.names(kind);
+  problems.add(pointer, by_path || known.empty()
+                            ? fmt::format("no such file: {}", path.string())
+                            : fmt::format("expected one of {}, or the path of a file, got {}{}",
+                                          detail::join(known, ", "), quote_text(name),
+                                          suggestion(name, known)));
+  return std::nullopt;
+}
+
 /// The preset as a JSON object, merged over the preset that it builds on. nullopt after reporting a
 /// problem. `chain` has the presets that build on this one.
 std::optional<Json> load_preset(const Section& section, const std::string& name,
-                                const std::filesystem::path& base_dir,
-                                const ConfigDirectory& presets, ConfigFiles& files,
+                                const std::filesystem::path& base_dir, Lookup& lookup,
                                 const std::string& pointer, Problems& problems,
                                 std::vector<std::string> chain = {}) {
-  const bool is_file = names_a_file(name);
-  const std::filesystem::path path = is_file ? base_dir / name : presets.file(section.kind, name);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
-    const std::vector<std::string> known = presets.names(section.kind);
-    problems.add(pointer,
-                 is_file ? fmt::format("no such file: {}", path.string())
-                         : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
-                                       detail::join(known, ", "), name, suggestion(name, known)));
+  const std::optional<std::filesystem::path> found =
+      find_preset(section.kind, name, base_dir, lookup, pointer, problems);
+  if (!found) {
     return std::nullopt;
   }
+  const std::filesystem::path& path = *found;
   const std::string file = path.lexically_normal().string();
   const bool is_cycle = std::ranges::find(chain, file) != chain.end();
   chain.push_back(file);
@@ -160,7 +183,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
     return std::nullopt;
   }
   try {
-    Json json = files.json(path);
+    Json json = lookup.contents.json(path);
     if (std::string_view(section.key) == "model" && looks_like_hugging_face(json)) {
       json = write_value(model_from_hugging_face(json, path.string()));
     }
@@ -174,9 +197,8 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
                                     kPresetKey, quote_json(*base_name)));
       return std::nullopt;
     }
-    std::optional<Json> base =
-        load_preset(section, base_name->get<std::string>(), path.parent_path(), presets, files,
-                    pointer, problems, chain);
+    std::optional<Json> base = load_preset(section, base_name->get<std::string>(),
+                                           path.parent_path(), lookup, pointer, problems, chain);
     if (base) {
       json.erase(kPresetKey);
       merge(*base, json, pointer, path.string(), problems);
@@ -192,23 +214,15 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
 
 /// The profile, or null after reporting a problem.
 std::shared_ptr<const Profile> load_profile(const std::string& name,
-                                            const std::filesystem::path& base_dir,
-                                            const ConfigDirectory& presets, ConfigFiles& files,
+                                            const std::filesystem::path& base_dir, Lookup& lookup,
                                             const std::string& pointer, Problems& problems) {
-  const bool is_file = names_a_file(name);
-  const std::filesystem::path path = is_file ? base_dir / name : presets.file("profiles", name);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
-    const std::vector<std::string> known = presets.names("profiles");
-    problems.add(pointer + "/" + kProfileKey,
-                 is_file || known.empty()
-                     ? fmt::format("no such file: {}", path.string())
-                     : fmt::format("expected one of {}, or the path of a file, got \"{}\"{}",
-                                   detail::join(known, ", "), name, suggestion(name, known)));
+  const std::optional<std::filesystem::path> path =
+      find_preset("profiles", name, base_dir, lookup, pointer + "/" + kProfileKey, problems);
+  if (!path) {
     return nullptr;
   }
   try {
-    return files.profile(path);
+    return lookup.contents.profile(*path);
   } catch (const ConfigError& error) {
     for (const std::string& line : error.problems()) {
       problems.add_line(line);
@@ -220,8 +234,8 @@ std::shared_ptr<const Profile> load_profile(const std::string& name,
 /// Replaces a section that names a preset by the preset's content, with the section's own keys
 /// merged over it. Returns false after reporting a problem; the section is then unusable.
 bool expand_section(Json& root, const Section& section, const std::string& origin,
-                    const std::filesystem::path& base_dir, const ConfigDirectory& presets,
-                    ConfigFiles& files, Problems& problems, const std::string& parent = "") {
+                    const std::filesystem::path& base_dir, Lookup& lookup, Problems& problems,
+                    const std::string& parent = "") {
   const std::string pointer = parent + "/" + section.key;
   if (!root.contains(section.key)) {
     return true;  // the reader reports what is missing
@@ -239,7 +253,7 @@ bool expand_section(Json& root, const Section& section, const std::string& origi
     return false;
   }
   std::optional<Json> preset =
-      load_preset(section, name.get<std::string>(), base_dir, presets, files, pointer, problems);
+      load_preset(section, name.get<std::string>(), base_dir, lookup, pointer, problems);
   if (!preset) {
     return false;
   }
@@ -296,12 +310,11 @@ struct ProfiledHardware {
 /// Measured values override the preset, and the config's own keys override both. Without a preset
 /// the profile describes the whole server.
 ProfiledHardware expand_hardware(Json& root, const Section& section, const std::string& origin,
-                                 const std::filesystem::path& base_dir,
-                                 const ConfigDirectory& presets, ConfigFiles& files,
+                                 const std::filesystem::path& base_dir, Lookup& lookup,
                                  const std::vector<Override>& overrides, Problems& problems,
                                  bool& usable, const std::string& parent = "") {
   Json own = root.contains(section.key) ? root[section.key] : Json();
-  usable = expand_section(root, section, origin, base_dir, presets, files, problems, parent);
+  usable = expand_section(root, section, origin, base_dir, lookup, problems, parent);
   if (!usable || !root.contains(section.key) || !root[section.key].is_object() ||
       !root[section.key].contains(kProfileKey)) {
     return {};
@@ -313,7 +326,7 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   }
   const std::string pointer = parent + "/" + section.key;
   std::shared_ptr<const Profile> profile =
-      load_profile(name.get<std::string>(), base_dir, presets, files, pointer, problems);
+      load_profile(name.get<std::string>(), base_dir, lookup, pointer, problems);
   if (!profile) {
     usable = false;
     return {};
@@ -321,9 +334,9 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   const std::string source = "profile " + profile->name;
   const bool has_preset = own.is_string() || own.contains(kPresetKey);
   const std::optional<Bytes> piece = kv_piece(root, gpus_of(hardware, overrides));
-  Json base = has_preset ? hardware : files.hardware(*profile, piece, true);
+  Json base = has_preset ? hardware : lookup.contents.hardware(*profile, piece, true);
   if (has_preset) {
-    Json measured = files.hardware(*profile, piece, false);
+    Json measured = lookup.contents.hardware(*profile, piece, false);
     if (!base.contains("ssd") || !base["ssd"].is_object()) {
       measured.erase("ssd");
     }
@@ -336,7 +349,7 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
     const Json& preset = own.is_string() ? own : own[kPresetKey];
     Problems reported;
     described =
-        *load_preset(section, preset.get<std::string>(), base_dir, presets, files, pointer, reported);
+        *load_preset(section, preset.get<std::string>(), base_dir, lookup, pointer, reported);
   }
   if (own.is_object()) {
     own.erase(kPresetKey);
@@ -344,6 +357,20 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   }
   hardware = std::move(base);
   return {.profile = std::move(profile), .described = has_preset ? std::move(described) : hardware};
+}
+
+/// Adds the files and folders that a workload reads.
+void add_workload_files(const WorkloadConfig& config, const std::filesystem::path& base_dir,
+                        std::vector<std::string>& files) {
+  if (config.trace) {
+    files.push_back((base_dir / *config.trace).string());
+  }
+  if (config.tokenizer && !is_chars_tokenizer(*config.tokenizer)) {
+    files.push_back((base_dir / *config.tokenizer).string());
+  }
+  for (const MixMember& member : config.mix) {
+    add_workload_files(*member.workload, base_dir, files);
+  }
 }
 
 /// Reports what check_replaced_rates does of hardware that was read from a config.
@@ -359,8 +386,7 @@ void check_described(const ModelConfig& model, const ProfiledHardware& from,
 
 /// Expands the hardware of each of /cluster/groups.
 std::vector<ProfiledHardware> expand_groups(Json& root, const std::string& origin,
-                                            const std::filesystem::path& base_dir,
-                                            const ConfigDirectory& presets, ConfigFiles& files,
+                                            const std::filesystem::path& base_dir, Lookup& lookup,
                                             Problems& problems) {
   std::vector<ProfiledHardware> expanded;
   const Section& hardware = *std::find_if(kSections.begin(), kSections.end(), [](const Section& s) {
@@ -380,8 +406,8 @@ std::vector<ProfiledHardware> expand_groups(Json& root, const std::string& origi
     if (root.contains("model")) {
       group["model"] = root["model"];  // KV is copied in pieces of the model
     }
-    expanded.back() = expand_hardware(group, hardware, origin, base_dir, presets, files, {},
-                                      problems, usable, fmt::format("/cluster/groups/{}", i));
+    expanded.back() = expand_hardware(group, hardware, origin, base_dir, lookup, {}, problems,
+                                      usable, fmt::format("/cluster/groups/{}", i));
     group.erase("model");
     if (!usable) {
       group.erase("hardware");  // its problem is reported
@@ -457,6 +483,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
       request.files ? request.files : std::make_shared<ConfigFiles>();
   Json root = request.inline_config ? request.inline_config->json : files->json(request.file);
   const std::filesystem::path base_dir = request.file.parent_path();
+  Lookup lookup{presets, *files};
   Problems problems(request.name_origins);
   const std::string origin =
       request.inline_config ? request.inline_config->origin : request.file.string();
@@ -496,10 +523,10 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   for (const Section& section : kSections) {
     bool usable = true;
     if (std::string_view(section.key) == "hardware") {
-      profiled = expand_hardware(root, section, origin, base_dir, presets, *files,
-                                 request.overrides, problems, usable);
+      profiled = expand_hardware(root, section, origin, base_dir, lookup, request.overrides,
+                                 problems, usable);
     } else {
-      usable = expand_section(root, section, origin, base_dir, presets, *files, problems);
+      usable = expand_section(root, section, origin, base_dir, lookup, problems);
     }
     if (!usable) {
       unusable.emplace_back(section.key);
@@ -512,7 +539,7 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
                                 [&](const Section& section) { return is_in(section, pointer); });
   });
   const std::vector<ProfiledHardware> profiled_groups =
-      expand_groups(root, origin, base_dir, presets, *files, problems);
+      expand_groups(root, origin, base_dir, lookup, problems);
   if (request.seed) {
     root["seed"] = *request.seed;
     problems.set_origin("/seed", "--seed");
@@ -557,25 +584,31 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
     throw ConfigError(std::move(lines));
   }
   KVTIER_ASSERT(unusable.empty(), "an unusable section has been reported");
+  resolved.files = std::move(lookup.files);
+  if (!request.file.empty()) {
+    resolved.files.push_back(request.file.string());
+  }
+  add_workload_files(resolved.config.workload, base_dir, resolved.files);
   return resolved;
 }
 
 Json preset_json(const std::string& key, const std::string& name, const ConfigDirectory& presets) {
   const auto section = std::ranges::find(kSections, key, &Section::key);
   KVTIER_ASSERT(section != kSections.end(), "presets are of a section");
-  Problems problems;
   ConfigFiles files;
-  std::optional<Json> json = load_preset(*section, name, {}, presets, files, "/" + key, problems);
+  Lookup lookup{presets, files};
+  Problems problems;
+  std::optional<Json> json = load_preset(*section, name, {}, lookup, "/" + key, problems);
   problems.throw_if_any();
   return *std::move(json);
 }
 
 ModelConfig resolve_model(const std::string& name, const ConfigDirectory& presets,
                           const std::string& option) {
-  Problems problems;
   ConfigFiles files;
-  const std::optional<Json> json =
-      load_preset(kSections[0], name, "", presets, files, option, problems);
+  Lookup lookup{presets, files};
+  Problems problems;
+  const std::optional<Json> json = load_preset(kSections[0], name, "", lookup, option, problems);
   problems.throw_if_any();
   Problems found;
   found.set_origin("", name);
@@ -586,12 +619,13 @@ ModelConfig resolve_model(const std::string& name, const ConfigDirectory& preset
 
 HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
                                 const ConfigDirectory& presets) {
+  ConfigFiles files;
+  Lookup lookup{presets, files};
   Problems problems;
   Json root{{"model", write_value(model)}, {"hardware", hardware}};
   bool usable = true;
-  ConfigFiles files;
   const ProfiledHardware profiled =
-      expand_hardware(root, kSections[1], "", {}, presets, files, {}, problems, usable);
+      expand_hardware(root, kSections[1], "", {}, lookup, {}, problems, usable);
   HardwareConfig config;
   if (usable) {
     read_value(config, root["hardware"], "/hardware", problems);
@@ -608,10 +642,10 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
 
 std::shared_ptr<const Profile> resolve_profile(const std::string& name,
                                                const ConfigDirectory& presets) {
-  Problems problems;
   ConfigFiles files;
-  std::shared_ptr<const Profile> profile =
-      load_profile(name, {}, presets, files, "/hardware", problems);
+  Lookup lookup{presets, files};
+  Problems problems;
+  std::shared_ptr<const Profile> profile = load_profile(name, {}, lookup, "/hardware", problems);
   problems.throw_if_any();
   return profile;
 }
@@ -640,6 +674,8 @@ ResolvedWorkload resolve_workload(const ConfigRequest& request) {
     check(resolved.config, "/workload", problems);
   }
   problems.throw_if_any();
+  resolved.files.push_back(request.file.string());
+  add_workload_files(resolved.config, resolved.base_dir, resolved.files);
   return resolved;
 }
 
@@ -668,8 +704,9 @@ Json config_json_schema(const std::string& which) {
     Profile profile;
     schema = value_schema(profile);
   } else {
-    throw ConfigError(fmt::format(
-        "schema: expected one of run, model, hardware, system, profile, got \"{}\"", which));
+    throw ConfigError(
+        fmt::format("schema: expected one of run, model, hardware, system, profile, got {}",
+                    quote_text(which)));
   }
   return file_schema(which, std::move(schema));
 }

@@ -47,6 +47,8 @@ struct ResolvedConfig {
   RunConfig config;
   /// The folder at which relative paths of the workload start.
   std::filesystem::path base_dir;
+  /// The files and folders that a run reads: the config, presets, profiles, traces, tokenizers.
+  std::vector<std::string> files;
 };
 
 /// Reads and checks a run's config. The file overrides its presets, and the command line overrides
@@ -77,6 +79,8 @@ struct ResolvedWorkload {
   WorkloadConfig config;
   std::int64_t seed = 1;
   std::filesystem::path base_dir;
+  /// The config, and the files and folders that the workload reads.
+  std::vector<std::string> files;
 };
 [[nodiscard]] ResolvedWorkload resolve_workload(const ConfigRequest& request);
 

@@ -11,6 +11,7 @@
 
 #include "policies/registry.hpp"
 #include "sim/core/assert.hpp"
+#include "sim/core/text.hpp"
 #include "sim/replay/step_replay.hpp"
 #include "sim/serving/store_rules.hpp"
 #include "sim/store/stores.hpp"
@@ -266,8 +267,8 @@ std::vector<OracleRun> oracle_runs(const std::string& name, const OracleKind& ki
   const auto unknown = [&](const std::string& column) {
     return ConfigError(
         fmt::format("{}: expected hits of a capacity and evictions, got the column "
-                    "\"{}\"",
-                    name, column));
+                    "{}",
+                    name, quote_text(column)));
   };
   const bool tree = kind.engine == OracleEngine::sglang_0510;
   if (kind.engine == OracleEngine::vllm_scheduler || tree) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 #include "sim/store/offload_calls.hpp"
 #include "sim/store/stores.hpp"
 #include "sim/study/engines/table_calls.hpp"
@@ -118,7 +119,7 @@ class CpuCalls final : public TableCalls {
         touch(*chunk);
       }
     } else {
-      throw ConfigError(fmt::format("expected a call of the CPU tier, got \"{}\"", name));
+      throw ConfigError(fmt::format("expected a call of the CPU tier, got {}", quote_text(name)));
     }
     return Json::object();
   }
@@ -146,7 +147,7 @@ class CpuCalls final : public TableCalls {
       chunks_[key.dump()] = {key, stream, next_place_++};
     }
     if (!requests_.emplace(name, Request{offload_->begin(stream), true}).second) {
-      throw ConfigError(fmt::format("the request \"{}\" comes twice", name));
+      throw ConfigError(fmt::format("the request {} comes twice", quote_text(name)));
     }
   }
   Request& request(const std::string& name) {

@@ -11,6 +11,7 @@
 
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 #include "sim/study/engines/engine_tables.hpp"
 #include "sim/study/engines/oracle.hpp"
 #include "sim/study/runs/run_threads.hpp"
@@ -24,22 +25,21 @@ namespace fs = std::filesystem;
 std::map<std::string, fs::path> files_ending(const fs::path& folder,
                                              const std::vector<std::string>& endings) {
   std::map<std::string, fs::path> files;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(folder, error)) {
-    const std::string name = file.path().filename().string();
+  if (!is_folder(folder)) {
+    throw ConfigError(fmt::format("{}: expected a folder", folder.string()));
+  }
+  for (const fs::path& file : folder_entries(folder)) {
+    const std::string name = file.filename().string();
     for (const std::string& ending : endings) {
       if (name.ends_with(ending) && name.size() > ending.size()) {
         const std::string stem = name.substr(0, name.size() - ending.size());
-        if (!files.emplace(stem, file.path()).second) {
+        if (!files.emplace(stem, file).second) {
           throw ConfigError(
               fmt::format("{}: expected one file of a name, got two of {}", folder.string(), stem));
         }
         break;
       }
     }
-  }
-  if (error) {
-    throw ConfigError(fmt::format("{}: expected a folder: {}", folder.string(), error.message()));
   }
   return files;
 }

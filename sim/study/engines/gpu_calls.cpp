@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 #include "sim/store/stores.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/table_calls.hpp"
@@ -82,7 +83,7 @@ class GpuCalls final : public TableCalls {
     if (slash == std::string::npos || request == requests_.end() ||
         name.find_first_not_of("0123456789", slash + 1) != std::string::npos ||
         name.size() > slash + 8 || name.size() == slash + 1) {
-      throw ConfigError(fmt::format("expected a key such as r0/2, got \"{}\"", name));
+      throw ConfigError(fmt::format("expected a key such as r0/2, got {}", quote_text(name)));
     }
     return name_of(key(request->second, std::stoll(name.substr(slash + 1))));
   }
@@ -90,7 +91,7 @@ class GpuCalls final : public TableCalls {
   Request& at(const std::string& name) {
     const auto request = requests_.find(name);
     if (request == requests_.end()) {
-      throw ConfigError(fmt::format("no request \"{}\" before this call", name));
+      throw ConfigError(fmt::format("no request {} before this call", quote_text(name)));
     }
     return request->second;
   }
@@ -104,7 +105,7 @@ class GpuCalls final : public TableCalls {
     }
     request.stream = tokens_.stream(request.tokens, request.salt);
     if (!requests_.emplace(name, std::move(request)).second) {
-      throw ConfigError(fmt::format("the request \"{}\" comes twice", name));
+      throw ConfigError(fmt::format("the request {} comes twice", quote_text(name)));
     }
     order_.push_back(name);
   }
@@ -135,7 +136,7 @@ class GpuCalls final : public TableCalls {
       request.held.reset();
       return Json::object();
     }
-    throw ConfigError(fmt::format("expected a call of the block pool, got \"{}\"", name));
+    throw ConfigError(fmt::format("expected a call of the block pool, got {}", quote_text(name)));
   }
 
   Json allocate(Request& request, std::int64_t tokens, bool whole) {

@@ -12,6 +12,7 @@
 #include "sim/core/build.hpp"
 #include "sim/core/compressed_stream.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/file.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
@@ -91,10 +92,9 @@ Meta read_meta(const fs::path& path) {
 }
 
 fs::path run_file(const fs::path& folder, std::initializer_list<const char*> names) {
-  std::error_code error;
   for (const fs::path& place : {folder, folder / "run"}) {
     for (const char* name : names) {
-      if (fs::is_regular_file(place / name, error)) {
+      if (is_file(place / name)) {
         return place / name;
       }
     }

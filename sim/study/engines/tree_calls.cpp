@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/text.hpp"
 #include "sim/store/offload_steps.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/table_calls.hpp"
@@ -126,7 +127,7 @@ class TreeCalls final : public TableCalls {
       return {{"added_tokens", store_->prefetched(known(prefetches_, request), came).value}};
     }
     if (name != "continue" && name != "end") {
-      throw ConfigError(fmt::format("expected a call of a tree, got \"{}\"", name));
+      throw ConfigError(fmt::format("expected a call of a tree, got {}", quote_text(name)));
     }
     Held& held = known(held_, request);
     if (name == "continue") {
@@ -144,7 +145,7 @@ class TreeCalls final : public TableCalls {
   static Value& known(std::map<std::string, Value>& values, const std::string& name) {
     const auto found = values.find(name);
     if (found == values.end()) {
-      throw ConfigError(fmt::format("no request \"{}\" before this call", name));
+      throw ConfigError(fmt::format("no request {} before this call", quote_text(name)));
     }
     return found->second;
   }

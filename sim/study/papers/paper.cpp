@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -135,7 +136,8 @@ class FigureCheck {
     }
     for (const auto& [name, run] : figure.runs.by_name) {
       if (paper.runs.by_name.contains(name)) {
-        problems_.add(run.pointer, fmt::format("{} has a run \"{}\", too", kPaperFile, name));
+        problems_.add(run.pointer,
+                      fmt::format("{} has a run {}, too", kPaperFile, quote_text(name)));
         shadows_.insert(name);
       }
     }
@@ -164,7 +166,7 @@ class FigureCheck {
   void runs() {
     for (const auto& [name, run] : figure_.runs.by_name) {
       if (!used_.contains(name) && !shadows_.contains(name)) {
-        problems_.add(run.pointer, fmt::format("no value names the run \"{}\"", name));
+        problems_.add(run.pointer, fmt::format("no value names the run {}", quote_text(name)));
       }
     }
   }
@@ -212,7 +214,7 @@ class FigureCheck {
         used_.insert(expression_.run);
         if (std::find(names_.begin(), names_.end(), expression_.run) == names_.end()) {
           problems_.add(expression_.pointer,
-                        fmt::format("there is no run \"{}\"{}", expression_.run,
+                        fmt::format("there is no run {}{}", quote_text(expression_.run),
                                     suggestion(expression_.run, names_)));
         }
         break;
@@ -257,10 +259,9 @@ bool before(const std::string& a, const std::string& b) {
 
 std::vector<std::string> figure_names(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(folder / kFigures, error)) {
-    if (file.path().extension() == ".json") {
-      names.push_back(file.path().stem().string());
+  for (const fs::path& file : folder_entries(folder / kFigures)) {
+    if (file.extension() == ".json") {
+      names.push_back(file.stem().string());
     }
   }
   std::sort(names.begin(), names.end(), before);
@@ -268,7 +269,7 @@ std::vector<std::string> figure_names(const fs::path& folder) {
 }
 
 std::string unknown_figure(const std::string& figure, const std::vector<std::string>& known) {
-  return fmt::format("expected one of {}, got \"{}\"{}", detail::join(known, ", "), figure,
+  return fmt::format("expected one of {}, got {}{}", detail::join(known, ", "), quote_text(figure),
                      suggestion(figure, known));
 }
 
@@ -378,7 +379,7 @@ void read_config(PaperRuns& runs, const Json& json, const std::string& pointer,
       if (name.empty() || name.find(" /") != std::string::npos) {
         problems.add(at, "a run's name is not empty and has no / after a blank");
       } else if (!runs.by_name.emplace(name, std::move(run)).second) {
-        problems.add(at, fmt::format("there is a run \"{}\" already", name));
+        problems.add(at, fmt::format("there is a run {} already", quote_text(name)));
       }
     }
   }
@@ -411,14 +412,11 @@ Json config_schema(const FigureValues&) { return Json{{"type", "array"}}; }
 
 std::vector<std::string> paper_names(const ConfigDirectory& presets) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& folder : fs::directory_iterator(presets.path() / "papers", error)) {
-    std::error_code ignored;
-    if (fs::is_regular_file(folder.path() / kPaperFile, ignored)) {
-      names.push_back(folder.path().filename().string());
+  for (const fs::path& folder : folder_entries(presets.path() / "papers")) {
+    if (is_file(folder / kPaperFile)) {
+      names.push_back(folder.filename().string());
     }
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -426,8 +424,8 @@ Paper load_paper(const ConfigDirectory& presets, const std::string& name,
                  const std::vector<std::string>& figures) {
   const std::vector<std::string> papers = paper_names(presets);
   if (std::find(papers.begin(), papers.end(), name) == papers.end()) {
-    throw ConfigError(fmt::format("PAPER: expected one of {}, got \"{}\"{}",
-                                  detail::join(papers, ", "), name, suggestion(name, papers)));
+    throw ConfigError(fmt::format("PAPER: expected one of {}, got {}{}", detail::join(papers, ", "),
+                                  quote_text(name), suggestion(name, papers)));
   }
   Paper paper;
   const fs::path folder = presets.path() / "papers" / name;

@@ -11,6 +11,8 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
+#include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/config/resolve.hpp"
 #include "sim/study/papers/experiments.hpp"
 #include "sim/study/runs/summary.hpp"
@@ -60,8 +62,7 @@ class Executor {
       request.overrides.insert(request.overrides.end(), more.list.begin(), more.list.end());
       request.overrides_origin = more_origin;
     }
-    std::error_code ignored;
-    if (!fs::is_regular_file(request.file, ignored)) {
+    if (!is_file(request.file)) {
       throw ConfigError(fmt::format("{}: {}/config: no such file: {}", named.file.string(),
                                     named.run->pointer, request.file.string()));
     }
@@ -120,8 +121,9 @@ class Executor {
         known.emplace_back(experiment.name);
       }
       problems.add(named.run->pointer + "/experiment",
-                   fmt::format("expected one of {}, got \"{}\"{}", detail::join(known, ", "),
-                               *named.run->experiment, suggestion(*named.run->experiment, known)));
+                   fmt::format("expected one of {}, got {}{}", detail::join(known, ", "),
+                               quote_text(*named.run->experiment),
+                               suggestion(*named.run->experiment, known)));
       problems.throw_if_any();
     }
     Experiment::Function function = found->prepare(named.run->parameters.json, config,
@@ -312,8 +314,8 @@ struct Leaves {
 double number_of(const Json& result, const Expression& leaf, const fs::path& file) {
   const std::optional<double> number = number_at(result, leaf.metric);
   if (!number) {
-    throw ConfigError(fmt::format("{}: {}: the result of \"{}\" has no number at {}", file.string(),
-                                  leaf.pointer, leaf.run, leaf.metric));
+    throw ConfigError(fmt::format("{}: {}: the result of {} has no number at {}", file.string(),
+                                  leaf.pointer, quote_text(leaf.run), leaf.metric));
   }
   return *number;
 }
@@ -669,8 +671,7 @@ SensitivityResult vary(const Paper& paper, const ConfigDirectory& presets,
     const Variation& variation = sensitivity.variations[i];
     result.columns.push_back({variation.name, "", {}});
     runs.emplace_back();
-    std::error_code ignored;
-    if (variation.needs && !fs::exists(paper.folder / *variation.needs, ignored)) {
+    if (variation.needs && !path_exists(paper.folder / *variation.needs)) {
       result.columns.back().left_out = fmt::format("there is no {}", *variation.needs);
       continue;
     }

@@ -363,8 +363,7 @@ std::string written_by(const std::string& version, const std::string& commit) {
 /// Reads the sweep's identity from the file beside its lines, if there is one.
 void read_identity(const Source& source) {
   const fs::path file = fs::path(source.path).parent_path() / kSweepFolder.identity;
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) {
+  if (!path_exists(file)) {
     return;
   }
   const Json identity = parse_json_strictly(read_text_file(file), file.string());
@@ -446,13 +445,12 @@ std::vector<std::string> names_of(const std::vector<std::string>& files) {
 
 /// The file of results for an argument, which may be the folder of a sweep or plan.
 std::string resolve_file(const std::string& argument, Problems& problems) {
-  std::error_code ignored;
-  if (!fs::is_directory(argument, ignored)) {
+  if (!is_folder(argument)) {
     return argument;
   }
   for (const char* name : {kPlanFolder.summary, kRunLines}) {
     const fs::path file = fs::path(argument) / name;
-    if (fs::exists(file, ignored)) {
+    if (path_exists(file)) {
       return file.lexically_normal().string();
     }
   }

@@ -95,11 +95,11 @@ std::string check(const Expectation& expectation, const Json& found) {
       const bool holds = std::abs(found.get<double>() - wanted) <= expectation.tolerance;
       return holds ? ""
                    : fmt::format("expected {} +- {}, got {}", wanted, expectation.tolerance,
-                                 json_text(found));
+                                 quote_json(found));
     }
     return found == *expectation.value
                ? ""
-               : fmt::format("expected {}, got {}", json_text(*expectation.value),
+               : fmt::format("expected {}, got {}", quote_json(*expectation.value),
                              quote_json(found));
   }
   if (!found.is_number()) {
@@ -107,10 +107,10 @@ std::string check(const Expectation& expectation, const Json& found) {
   }
   const double number = found.get<double>();
   if (expectation.minimum && number < *expectation.minimum) {
-    return fmt::format("expected at least {}, got {}", *expectation.minimum, json_text(found));
+    return fmt::format("expected at least {}, got {}", *expectation.minimum, quote_json(found));
   }
   if (expectation.maximum && number > *expectation.maximum) {
-    return fmt::format("expected at most {}, got {}", *expectation.maximum, json_text(found));
+    return fmt::format("expected at most {}, got {}", *expectation.maximum, quote_json(found));
   }
   return "";
 }

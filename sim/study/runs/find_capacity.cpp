@@ -10,6 +10,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/runs/run_length.hpp"
 #include "sim/study/runs/summary.hpp"
 
@@ -382,10 +383,10 @@ void check_metrics(const std::vector<SloCondition>& slo, const Json& result,
     std::copy_if(names.begin(), names.end(), std::back_inserter(below),
                  [&](const std::string& other) { return other.starts_with(name + "."); });
     problems.push_back(below.empty()
-                           ? fmt::format("{}the result has no number \"{}\"{}", where, name,
+                           ? fmt::format("{}the result has no number {}{}", where, quote_text(name),
                                          suggestion(name, names))
-                           : fmt::format("{}\"{}\" is several numbers: expected one of {}", where,
-                                         name, detail::join(below, ", ")));
+                           : fmt::format("{}{} is several numbers: expected one of {}", where,
+                                         quote_text(name), detail::join(below, ", ")));
   }
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
@@ -403,8 +404,8 @@ std::vector<SloCondition> parse_slo(const std::string& text, const std::string& 
       slo.push_back(*condition);
     } else {
       problems.push_back(fmt::format(
-          "{}expected METRIC<=NUMBER or METRIC>=NUMBER, such as ttft_seconds.p90<=2, got \"{}\"",
-          where, one));
+          "{}expected METRIC<=NUMBER or METRIC>=NUMBER, such as ttft_seconds.p90<=2, got {}", where,
+          quote_text(one)));
     }
     begin = end + 1;
   }

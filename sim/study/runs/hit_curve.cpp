@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "sim/replay/block_curve.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/serving/history.hpp"
@@ -29,13 +30,14 @@ std::vector<KvSize> read_capacities(const HitCurveOptions& options, const Policy
     const std::optional<KvSize> size = parse_kv_size(text);
     const bool in_bytes = size && size->unit == KvSize::Unit::bytes;
     if (!size || size->count == 0 || (!of_blocks && !in_bytes)) {
-      refuse("capacities", fmt::format("expected a size such as \"128GiB\"{}, got \"{}\"",
-                                       of_blocks ? ", \"5Mitokens\" or \"1000blocks\"" : "", text));
+      refuse("capacities",
+             fmt::format("expected a size such as \"128GiB\"{}, got {}",
+                         of_blocks ? ", \"5Mitokens\" or \"1000blocks\"" : "", quote_text(text)));
     } else if (of_blocks && in_bytes && !has_model) {
       refuse("capacities",
              fmt::format("expected tokens or blocks (\"5Mitokens\", \"1000blocks\"), since a trace "
-                         "alone does not say how many bytes a token has, got \"{}\"",
-                         text));
+                         "alone does not say how many bytes a token has, got {}",
+                         quote_text(text)));
     } else {
       sizes.push_back(*size);
     }
@@ -44,8 +46,8 @@ std::vector<KvSize> read_capacities(const HitCurveOptions& options, const Policy
   const auto* kind = find_policy(registry.eviction, options.policy);
   if (kind == nullptr || kind->knowledge == Knowledge::oracle) {
     refuse("policy", fmt::format("expected an eviction policy that does not know the future "
-                                 "(kvtier list policies), got \"{}\"",
-                                 options.policy));
+                                 "(kvtier list policies), got {}",
+                                 quote_text(options.policy)));
   } else if (!of_blocks && !is_lru) {
     refuse("policy", fmt::format("expected lru without {}block: other policies are of blocks",
                                  options.prefix));

@@ -29,7 +29,7 @@ constexpr const char* kChecksum = "checksum";
 
 bool has_content(const fs::path& path) {
   std::error_code none;
-  return fs::exists(path, none) && fs::file_size(path, none) > 0;
+  return path_exists(path) && fs::file_size(path, none) > 0;
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ RunFolder::RunFolder(const RunFolderKind& kind, fs::path path, const Json& ident
                      std::function<void(const std::string&)> tell)
     : kind_(kind), path_(std::move(path)), tell_(std::move(tell)) {
   std::error_code error;
-  if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
+  if (path_exists(path_) && !is_folder(path_)) {
     throw ConfigError(fmt::format("--out: expected a folder, got the file {}", path_.string()));
   }
   for (const char* name : {kind_.identity, kRunLines, kind_.summary, kPartial}) {

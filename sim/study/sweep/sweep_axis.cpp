@@ -10,6 +10,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/core/rng.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -81,8 +82,8 @@ void check_range(const SampledKey& key, const std::string& pointer, Problems& pr
     return;
   }
   if (from->unit != to->unit) {
-    problems.add(pointer + "/to", fmt::format("expected the unit of from, \"{}\", got {}",
-                                              from->unit, quote_json(key.to.json)));
+    problems.add(pointer + "/to", fmt::format("expected the unit of from, {}, got {}",
+                                              quote_text(from->unit), quote_json(key.to.json)));
   } else if (from->number >= to->number) {
     problems.add(pointer + "/to", fmt::format("expected more than from, {}, got {}",
                                               label_of(key.from.json), label_of(key.to.json)));

@@ -11,6 +11,8 @@
 namespace kvtier::test {
 namespace {
 
+namespace fs = std::filesystem;
+
 const std::string kSystems =
     "attentionstore, attentionstore_fifo, attentionstore_lru, car, dynamo_kvbm, flexkv, hbm_dram, "
     "hbm_only, mooncake_store, overflow, pensieve, pensieve_gpu, recompute, sglang, "
@@ -126,6 +128,56 @@ TEST_F(BadConfig, RefusesHbmThatHoldsTheWeightsButNotOneContextWindow) {
   expect_bad_input({"simulate", "run.json"},
                    {"run.json: /hardware/hbm/capacity: the weights and the read and write buffers "
                     "leave 0.79GiB for KV, but one context window of llama2-13b takes 3.12GiB"});
+}
+
+TEST_F(BadConfig, CutsAHugeValueOrKey) {
+  const std::string huge(10'000'000, 'x');
+  const std::string shown = "\"" + huge.substr(0, 60) + "...\"";
+  write_run({{"/workload/generator", huge}});
+  EXPECT_LT(kvtier({"simulate", "run.json"}).err.size(), 1000U);
+  write_run({{"/model", huge}});
+  const Outcome model = kvtier({"simulate", "run.json"});
+  EXPECT_EQ(model.code, 2);
+  EXPECT_NE(model.err.find(" or the path of a file, got " + shown + "\n"), std::string::npos);
+  EXPECT_LT(model.err.size(), 8000U);
+  write_run({{"/system", {{"preset", "attentionstore"}, {"order", huge}}}});
+  const Outcome policy = kvtier({"simulate", "run.json"});
+  EXPECT_EQ(policy.code, 2);
+  EXPECT_NE(policy.err.find("got " + shown + "\n"), std::string::npos) << policy.err.substr(0, 999);
+  write_run({{"/" + huge, 1}});
+  expect_bad_input({"simulate", "run.json"},
+                   {"run.json: /" + huge.substr(0, 511) + "...: unknown key"});
+}
+
+// A file that cannot be looked up is not a missing one: a cycle of links has no errno of a missing
+// file, and no permission of root reads it.
+TEST_F(BadConfig, TellsAPresetThatCannotBeLookedUpFromAnUnknownOne) {
+  fs::copy(configs(), path("configs"),
+           fs::copy_options::recursive | fs::copy_options::create_symlinks);
+  fs::remove(path("configs/hardware/a100-80g.json"));
+  fs::create_symlink("a100-80g.json", path("configs/hardware/a100-80g.json"));
+  fs::create_symlink("mine.json", path("mine.json"));
+  write_run();
+  const auto expect_failure = [&](const std::vector<std::string>& arguments,
+                                  const std::string& file) {
+    const Outcome outcome = kvtier(arguments);
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    EXPECT_EQ(outcome.err,
+              "kvtier: " + file + ": cannot open: Too many levels of symbolic links\n");
+    EXPECT_EQ(outcome.out, "");
+  };
+  const std::string preset = "configs/hardware/a100-80g.json";
+  expect_failure({"simulate", "run.json", "--config-dir", "configs"}, preset);
+  expect_failure({"simulate", "run.json", "--set", "/model=./mine.json"}, "./mine.json");
+  expect_failure({"simulate", "run.json", "--set", "/hardware/profile=./mine.json"}, "./mine.json");
+  expect_failure(
+      {"calibrate", "--from-table", "t.csv", "--columns", "mine.json", "--out", "p.json"},
+      "mine.json");
+  // In a plan it would make the other hardware the cheapest.
+  write("plan.json", R"({"config": "run.json", "slo": ["ttft_seconds.mean<=1000"],
+      "axes": [{"name": "GPU", "key": "/hardware/preset", "values": ["a100-80g", "h100-80g"]}]})");
+  expect_failure({"plan", "plan.json", "--config-dir", "configs"}, preset);
+  expect_failure({"simulate", "run.json", "--config-dir", "mine.json"}, "mine.json/models");
 }
 
 TEST_F(BadConfig, SuggestsThePresetThatWasMeant) {

@@ -71,6 +71,17 @@ TEST(ConfigErrors, HoldEveryProblemOneLineEach) {
   EXPECT_STREQ(ConfigError("alone").what(), "alone");
 }
 
+TEST(ConfigErrors, ShortenALineThatNamesAHugePath) {
+  const ConfigError error(std::string(10'000'000, 'x'));
+  EXPECT_EQ(error.problems(), std::vector{std::string(8192, 'x') + "..."});
+  EXPECT_EQ(error.what(), error.problems().front());
+}
+
+TEST(ClosestMatch, SkipsAWordOfAnotherLength) {
+  // Comparing all of it would take minutes.
+  EXPECT_EQ(closest_match(std::string(100'000'000, 'x'), {"capacity", "bandwidth"}), "");
+}
+
 TEST(Assertions, ThrowTheMessageTheConditionAndThePlace) {
   const int used = 5;
   try {

@@ -301,6 +301,32 @@ TEST_F(FullDisk, IsReportedByALargeWriteAndLeavesNothingBehind) {
   EXPECT_EQ(names(), Names{});
 }
 
+TEST_F(Files, AreLookedUpByTheirType) {
+  write_text_output((folder_ / "file").string(), "x");
+  fs::create_directory(folder_ / "folder");
+  EXPECT_TRUE(is_file(folder_ / "file") && path_exists(folder_ / "file"));
+  EXPECT_FALSE(is_folder(folder_ / "file"));
+  EXPECT_TRUE(is_folder(folder_ / "folder") && path_exists(folder_ / "folder"));
+  EXPECT_FALSE(is_file(folder_ / "folder"));
+  for (const char* missing : {"missing", "file/below"}) {
+    EXPECT_FALSE(is_file(folder_ / missing) || is_folder(folder_ / missing) ||
+                 path_exists(folder_ / missing));
+  }
+  EXPECT_EQ(folder_entries(folder_), (std::vector<fs::path>{folder_ / "file", folder_ / "folder"}));
+  EXPECT_TRUE(folder_entries(folder_ / "missing").empty());
+}
+
+TEST_F(Files, ThatCannotBeLookedUpAreNotMissing) {
+  const fs::path path = folder_ / "loop";
+  fs::create_symlink(path, path);
+  const std::string expected = path.string() + ": cannot open: Too many levels of symbolic links";
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(is_file(path)); }), expected);
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(is_folder(path)); }), expected);
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(path_exists(path)); }), expected);
+  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(folder_entries(path)); }),
+            path.string() + ": cannot read: Too many levels of symbolic links");
+}
+
 TEST_F(ReadTextFile, ReadsEveryByte) {
   // More than one buffer of 64 KiB, with zero bytes and both line ends.
   std::string text;
@@ -333,10 +359,10 @@ TEST_F(ReadTextFile, RefusesAFolder) {
             folder_.string() + ": expected a file, got a folder");
 }
 
-TEST_F(ReadTextFile, ReportsANameThatTheSystemRefuses) {
+TEST_F(ReadTextFile, RefusesANameThatNoFileCanHave) {
   const fs::path path = folder_ / std::string(5'000, 'x');
-  EXPECT_EQ(message_of<DeviceError>([&] { static_cast<void>(read_text_file(path)); }),
-            path.string() + ": cannot open: File name too long");
+  EXPECT_EQ(message_of<ConfigError>([&] { static_cast<void>(read_text_file(path)); }),
+            path.string() + ": no such file");
 }
 
 TEST_F(ReadTextFile, ReportsALinkThatLeadsToItself) {

@@ -41,6 +41,27 @@ TEST(PrintableText, ShowsInvalidUtf8AsReplacementCharacters) {
   EXPECT_EQ(printable("caf\xC3\xA9"), "caf\xC3\xA9");
 }
 
+TEST(ShortenedText, EndsBetweenCharacters) {
+  EXPECT_EQ(shortened("four", 4), "four");
+  EXPECT_EQ(shortened("fives", 4), "five...");
+  EXPECT_EQ(shortened("caf\xC3\xA9s", 4), "caf...");  // é has two bytes
+  EXPECT_EQ(shortened("caf\xC3\xA9s", 5), "caf\xC3\xA9...");
+}
+
+TEST(QuotedText, IsShortened) {
+  EXPECT_EQ(quote_text("lru"), "\"lru\"");
+  EXPECT_EQ(quote_text(std::string(10'000'000, 'x')), "\"" + std::string(60, 'x') + "...\"");
+}
+
+TEST(SpreadsheetText, IsNoFormula) {
+  for (const char* formula : {"=1+1", "+1", "-1%", "@SUM(A1)", "\t=1", "\r=1", "-"}) {
+    EXPECT_EQ(formula_safe(formula), std::string("'") + formula);
+  }
+  for (const char* harmless : {"", "lru", "-1", "-1.5e-3", "0.5", "1=1", "a-b"}) {
+    EXPECT_EQ(formula_safe(harmless), harmless);
+  }
+}
+
 TEST(NumbersInText, AreFiniteAndAllOfIt) {
   EXPECT_EQ(parse_number("-1.5e3"), -1500);
   EXPECT_EQ(parse_number("0"), 0);
