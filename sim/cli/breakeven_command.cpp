@@ -32,7 +32,7 @@ int breakeven_command(const Program& program, const BreakEvenOptions& options) {
     }
   }
   const ResolvedConfig resolved = resolve_config(request, presets, registry);
-  check_outputs({{"--json", options.json}}, {options.config.file});
+  check_outputs({{"--json", options.json}}, joined({resolved.files, program.plugins}));
   Problems problems;
   if (resolved.config.cluster.shared) {
     problems.add("/cluster/shared", "expected \"none\": the links are those of one instance");

@@ -23,15 +23,21 @@ struct CompareOptions {
 int compare_command(const Program& program, const CompareOptions& options) {
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = program.presets();
-  check_outputs({{"--json", options.json}});
+  std::vector<ResolvedConfig> configs =
+      resolve_systems(options.config.request(), options.systems, presets, registry);
+  std::vector<std::string> inputs = joined({options.expect.inputs(), program.plugins});
+  for (const ResolvedConfig& config : configs) {
+    inputs.insert(inputs.end(), config.files.begin(), config.files.end());
+  }
+  check_outputs({{"--json", options.json}}, inputs);
   TextOutput json(options.json);
   Expectations expectations(options.expect);
   ProgressLine line;
   RunOptions run;
   run.progress = [](std::int64_t) { check_interrupt(); };
   const Comparison comparison =
-      compare_systems(options.config.request(), options.systems, options.replications,
-                      options.bound, presets, registry, run, run_progress(line));
+      compare_systems(std::move(configs), options.systems, options.replications, options.bound,
+                      registry, run, run_progress(line));
   expectations.check([&comparison] {
     NamedResults results;
     for (const Comparison::Column& column : comparison.columns) {

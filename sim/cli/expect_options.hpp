@@ -21,6 +21,10 @@ struct ExpectOptions {
 
   /// `about` describes the values that the file's JSON pointers select.
   void add_to(CLI::App& command, const std::string& about);
+  /// The file, which no other output may replace.
+  [[nodiscard]] std::vector<std::string> inputs() const {
+    return file.empty() ? std::vector<std::string>() : std::vector{file};
+  }
 };
 
 /// The expectations of a command. They are read before the work, so that a bad file fails early,

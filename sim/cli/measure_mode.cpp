@@ -76,7 +76,7 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   if (options.out.empty()) {
     throw ConfigError("--out: name the profile to write, such as profile.json");
   }
-  check_outputs({{"--out", options.out}});
+  check_outputs({{"--out", options.out}}, {options.model});
   std::string model = options.model;
   if (model.empty()) {
     if (how.device.kind != "cpu") {

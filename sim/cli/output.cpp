@@ -1,5 +1,6 @@
 #include "sim/cli/output.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -23,12 +24,36 @@ bool is_device_or_pipe(const std::string& path) {
          type == std::filesystem::file_type::socket;
 }
 
+/// Whether the file is one of the inputs, or a file in a folder of them, by device and inode.
+bool is_any_of(const std::string& path, const std::vector<std::string>& inputs) {
+  std::error_code ignored;  // a missing file is no input
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    return false;
+  }
+  return std::ranges::any_of(inputs, [&](const std::string& input) {
+    if (!is_folder(input)) {
+      return std::filesystem::equivalent(input, path, ignored);
+    }
+    return std::ranges::any_of(folder_entries(input), [&](const std::filesystem::path& file) {
+      return std::filesystem::equivalent(file, path, ignored);
+    });
+  });
+}
+
 [[noreturn]] void throw_write(const std::string& path) {
   const int error = errno;
   throw DeviceError(fmt::format("{}: cannot write: {}", path, std::strerror(error)));
 }
 
 }  // namespace
+
+std::vector<std::string> joined(std::initializer_list<std::vector<std::string>> lists) {
+  std::vector<std::string> all;
+  for (const std::vector<std::string>& list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
 
 void check_outputs(const std::vector<OutputOption>& outputs,
                    const std::vector<std::string>& inputs) {
@@ -46,11 +71,8 @@ void check_outputs(const std::vector<OutputOption>& outputs,
       problems.push_back(fmt::format("{}: expected a file, got {}", option,
                                      path == kStandardOutput ? "standard output (-)" : path));
     }
-    for (const std::string& input : inputs) {
-      if (std::filesystem::is_regular_file(path, ignored) &&
-          std::filesystem::equivalent(input, path, ignored)) {
-        problems.push_back(fmt::format("{}: {} is also an input", option, path));
-      }
+    if (is_any_of(path, inputs)) {
+      problems.push_back(fmt::format("{}: {} is also an input", option, path));
     }
     for (std::size_t other = 0; other < i; ++other) {
       if (outputs[other].second == path && !is_device_or_pipe(path)) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -39,7 +40,9 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = program.presets();
   const Plan plan = load_plan(options.file);
-  check_outputs({{"--json", options.json}}, {options.file});
+  const SweepPoints points(plan.space, presets, registry, std::numeric_limits<std::size_t>::max());
+  check_outputs({{"--json", options.json}}, joined({files_of(plan.space, points.checked()),
+                                                    options.expect.inputs(), program.plugins}));
   TextOutput json(options.json);
   Expectations expectations(options.expect);
   ProgressLine line;
@@ -54,7 +57,7 @@ int plan_command(const Program& program, const PlanCommandOptions& options) {
   };
   PlanResult result;
   try {
-    result = make_plan(plan, presets, registry, how);
+    result = make_plan(plan, points, registry, how);
   } catch (const Interrupted&) {
     if (options.out.empty()) {
       throw;

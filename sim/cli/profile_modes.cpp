@@ -16,6 +16,7 @@
 #include "sim/cli/terminal.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/config/presets.hpp"
 #include "sim/study/config/resolve.hpp"
 
@@ -31,14 +32,13 @@ calibrate::ColumnMap find_columns(const std::string& name, const ConfigDirectory
     return calibrate::read_columns(name);
   }
   const std::filesystem::path path = presets.file("columns", name);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
+  if (!is_file(path)) {
     std::vector<std::string> known = presets.names("columns");
     known.insert(known.begin(), "standard");
     throw ConfigError(
         fmt::format("--columns: expected one of {}, or the path of a file, got "
-                    "\"{}\"{}",
-                    fmt::join(known, ", "), name, suggestion(name, known)));
+                    "{}{}",
+                    fmt::join(known, ", "), quote_text(name), suggestion(name, known)));
   }
   return calibrate::read_columns(path);
 }
@@ -67,7 +67,8 @@ int import_tables_command(const Program& program, const TableImportOptions& opti
                     "for {}",
                     options.columns.size(), options.tables.size()));
   }
-  check_outputs({{"--out", options.out}});
+  check_outputs({{"--out", options.out}},
+                joined({options.tables, options.columns, {options.model, options.hardware}}));
   const ConfigDirectory presets = program.presets();
   std::vector<calibrate::TableFile> files;
   bool needs_model = false;
@@ -141,7 +142,7 @@ int convert_profile_command(const std::string& profile, const std::string& out) 
   if (out.empty()) {
     throw ConfigError("--convert: needs --out");
   }
-  check_outputs({{"--out", out}});
+  check_outputs({{"--out", out}}, {profile});
   const Json old = parse_json_strictly(read_text_file(profile), profile);
   const bool has_grids = old.is_object() && old.contains("tables") && old["tables"].is_array() &&
                          std::ranges::any_of(old["tables"], [](const Json& table) {

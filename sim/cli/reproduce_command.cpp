@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "sim/cli/commands.hpp"
@@ -39,7 +41,11 @@ int reproduce_command(const Program& program, const ReproduceCommandOptions& opt
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = program.presets();
   const Paper paper = load_paper(presets, options.paper, options.figures);
-  check_outputs({{"--json", options.json}});
+  std::vector<std::string> inputs;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(paper.folder)) {
+    inputs.push_back(file.path().string());
+  }
+  check_outputs({{"--json", options.json}}, joined({inputs, program.plugins}));
   TextOutput json(options.json);
   ProgressLine line;
   ReproduceOptions how;
@@ -73,7 +79,11 @@ int engines_command(const Program& program, const EnginesCommandOptions& options
   if (!options.traces.empty()) {
     input.traces.assign(options.traces.begin(), options.traces.end());
   }
-  check_outputs({{"--json", options.json}}, options.traces);
+  std::vector<std::string> inputs{input.oracles.string()};
+  for (const auto& trace : input.traces) {
+    inputs.push_back(trace.string());
+  }
+  check_outputs({{"--json", options.json}}, inputs);
   TextOutput json(options.json);
   ProgressLine line;
   const EnginesResult result =
@@ -124,7 +134,10 @@ int times_command(const Program& program, const TimesCommandOptions& options) {
   const std::string measured = options.measured.empty()
                                    ? (presets.path() / "engines" / "measured.csv").string()
                                    : options.measured;
-  check_outputs({{"--json", options.json}}, {options.run.empty() ? measured : options.run});
+  check_outputs({{"--json", options.json}}, options.run.empty()
+                                                ? std::vector{measured}
+                                                : std::vector{options.run, options.run + "/run",
+                                                              options.hardware, options.profile});
   TextOutput json(options.json);
   if (!options.run.empty()) {
     const ServedRun run =

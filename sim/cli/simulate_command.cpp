@@ -71,9 +71,10 @@ void check_untimed_options(const SimulateOptions& options) {
 }
 
 int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& registry,
-                          const SimulateOptions& options) {
+                          const std::vector<std::string>& plugins, const SimulateOptions& options) {
   const std::vector<SloCondition> slo = parse_slo(*options.slo);
-  check_outputs({{"--json", options.json}});
+  check_outputs({{"--json", options.json}},
+                joined({resolved.files, options.expect.inputs(), plugins}));
   Expectations expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);
@@ -141,7 +142,7 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
   const ConfigDirectory presets = program.presets();
   ResolvedConfig resolved = resolve_config(options.config.request(), presets, registry);
   if (options.slo) {
-    return find_capacity_command(resolved, registry, options);
+    return find_capacity_command(resolved, registry, program.plugins, options);
   }
   if (options.print_config) {
     print("{}\n", json_text(write_value(resolved.config), 2));
@@ -162,7 +163,8 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                  {"--requests", options.requests},
                  {"--iterations", options.iterations},
                  {"--timeline", options.timeline},
-                 {"--decisions", options.decisions}});
+                 {"--decisions", options.decisions}},
+                joined({resolved.files, options.expect.inputs(), program.plugins}));
   Expectations expectations(options.expect);
   ProgressLine line;
   TextOutput json(options.json);

@@ -7,7 +7,9 @@
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/cli/validators.hpp"
+#include "sim/core/file.hpp"
 #include "sim/core/quantity.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/runs/hit_curve.hpp"
 #include "traces/statistics.hpp"
 #include "traces/tokenizer.hpp"
@@ -122,10 +124,10 @@ struct GenerateOptions {
 
 /// Whether `folder` is a folder and the path lies in it, at any depth.
 bool lies_in(const std::string& path, const std::string& folder) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
+  if (!is_folder(folder)) {
     return false;
   }
+  std::error_code ignored;
   const std::filesystem::path place = std::filesystem::absolute(path, ignored);
   const auto inside = std::filesystem::weakly_canonical(place, ignored)
                           .lexically_relative(std::filesystem::canonical(folder, ignored));
@@ -150,35 +152,9 @@ void check_trace_outputs(const std::vector<OutputOption>& outputs,
   }
 }
 
-/// The files and folders that a workload reads.
-std::vector<std::string> inputs_of(const WorkloadConfig& config,
-                                   const std::filesystem::path& base_dir) {
-  std::vector<std::string> inputs;
-  if (config.trace) {
-    inputs.push_back((base_dir / *config.trace).string());
-  }
-  if (config.tokenizer && !is_chars_tokenizer(*config.tokenizer)) {
-    inputs.push_back((base_dir / *config.tokenizer).string());
-  }
-  for (const MixMember& member : config.mix) {
-    const std::vector<std::string> own = inputs_of(*member.workload, base_dir);
-    inputs.insert(inputs.end(), own.begin(), own.end());
-  }
-  return inputs;
-}
-
-/// The files and folders that a workload reads, and the config itself.
-std::vector<std::string> inputs_of(const ConfigOptions& options, const WorkloadConfig& workload,
-                                   const std::filesystem::path& base_dir) {
-  std::vector<std::string> inputs = inputs_of(workload, base_dir);
-  inputs.push_back(options.file);
-  return inputs;
-}
-
 int generate_command(const GenerateOptions& options) {
   const ResolvedWorkload workload = resolve_workload(options.config.request());
-  check_trace_outputs({{"--out", options.out}},
-                      inputs_of(options.config, workload.config, workload.base_dir));
+  check_trace_outputs({{"--out", options.out}}, workload.files);
   const auto source =
       make_source(workload.config, static_cast<std::uint64_t>(workload.seed), workload.base_dir);
   const bool synthetic = is_synthetic(workload.config);
@@ -227,8 +203,9 @@ Enum named(const char* option, const std::string& word) {
     }
   }
   const std::vector<std::string> words = detail::enum_words<Enum>();
-  throw ConfigError(fmt::format("{}: expected one of {}, got \"{}\"{}", option,
-                                detail::join(words, ", "), word, suggestion(word, words)));
+  throw ConfigError(fmt::format("{}: expected one of {}, got {}{}", option,
+                                detail::join(words, ", "), quote_text(word),
+                                suggestion(word, words)));
 }
 
 TraceFormat format_named(const std::string& name) { return named<TraceFormat>("--format", name); }
@@ -265,9 +242,7 @@ void check_tokenizer(const ImportCommandOptions& options, TraceFormat format) {
   if (options.tokenizer.empty()) {
     return;
   }
-  std::error_code ignored;
-  if (!is_chars_tokenizer(options.tokenizer) &&
-      !std::filesystem::is_regular_file(options.tokenizer, ignored)) {
+  if (!is_chars_tokenizer(options.tokenizer) && !is_file(options.tokenizer)) {
     throw ConfigError(
         fmt::format("--tokenizer: expected chars:N or the path of a SentencePiece model, got "
                     "\"{}\", which is no file",
@@ -451,8 +426,7 @@ Json curve_of_config(const Program& program, const CurveCommandOptions& options,
   const PolicyRegistry registry = program.policies();
   const ResolvedConfig resolved =
       resolve_config(options.config.request(), program.presets(), registry);
-  check_trace_outputs({{"--json", options.json}},
-                      inputs_of(options.config, resolved.config.workload, resolved.base_dir));
+  check_trace_outputs({{"--json", options.json}}, joined({resolved.files, program.plugins}));
   json.emplace(options.json);
   run.base_dir = resolved.base_dir;
   return hit_curve(resolved.config, registry, options.curve, run);

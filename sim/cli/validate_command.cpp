@@ -17,6 +17,7 @@
 #include "sim/cli/program.hpp"
 #include "sim/cli/terminal.hpp"
 #include "sim/core/build.hpp"
+#include "sim/core/text.hpp"
 #include "sim/study/validate/validate.hpp"
 
 namespace kvtier::cli {
@@ -38,6 +39,7 @@ struct ValidateCommandOptions {
 struct Call {
   const ValidateCommandOptions& options;
   const PolicyRegistry& registry;
+  const std::vector<std::string>& plugins;
   ValidateOptions how;
 };
 
@@ -73,9 +75,9 @@ void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& 
         known.insert(point.labels.begin(), point.labels.end());
       }
       problems.push_back(
-          fmt::format("--only: no point is labelled \"{}\"; the remaining points have the "
+          fmt::format("--only: no point is labelled {}; the remaining points have the "
                       "labels {}",
-                      label, fmt::join(known, ", ")));
+                      quote_text(label), fmt::join(known, ", ")));
       continue;
     }
     std::erase_if(points, [&](const SweepPoint& point) { return !has(point); });
@@ -114,14 +116,13 @@ std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
 
 /// Validates all points and prints a line after each. `keep` gets the finished points if the run
 /// ends early, and returns whether it wrote them.
-Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory& presets,
+Outcome validate_all(const Call& call, const Sweep& sweep, const std::vector<SweepPoint>& points,
                      const std::function<bool(const Json&)>& keep) {
   const ValidationColumns columns = columns_of(sweep);
   const bool shows = call.options.json != "-";
   Outcome all{.json = new_result("kvtier.validations/1"), .text = {}, .good = true};
   all.json["axes"] = columns.axes;
   all.json["points"] = Json::array();
-  const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
   if (call.how.recorders != nullptr && points.size() != 1) {
     throw ConfigError(fmt::format(
         "--timeline shows one config; these are {} points of a sweep (--only chooses one)",
@@ -172,6 +173,11 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const ConfigDirectory
   return all;
 }
 
+void check_validate_outputs(const Call& call, const std::vector<std::string>& inputs) {
+  check_outputs({{"--json", call.options.json}, {"--timeline", call.options.timeline}},
+                joined({inputs, call.plugins}));
+}
+
 /// Whether the file is a sweep. Other files are configs of a run.
 bool is_sweep(const std::string& file) {
   const Json json = read_json_file(file);
@@ -181,11 +187,11 @@ bool is_sweep(const std::string& file) {
 int validate_command(const Program& program, const ValidateCommandOptions& options) {
   const PolicyRegistry registry = program.policies();
   const ConfigDirectory presets = program.presets();
-  check_outputs({{"--json", options.json}, {"--timeline", options.timeline}});
   ProgressLine line;
   Call call{
       .options = options,
       .registry = registry,
+      .plugins = program.plugins,
       .how = {.device = parse_device_name(options.device),
               .storage = options.storage.empty() ? std::filesystem::temp_directory_path().string()
                                                  : options.storage,
@@ -214,10 +220,12 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
     return outcome.good ? 0 : 1;
   };
   Recorders recorders;
-  if (!options.timeline.empty()) {
-    recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
-    call.how.recorders = &recorders;
-  }
+  const auto open_timeline = [&] {
+    if (!options.timeline.empty()) {
+      recorders.timeline = std::make_unique<TimelineRecorder>(options.timeline);
+      call.how.recorders = &recorders;
+    }
+  };
   if (is_sweep(request.file.string())) {
     Sweep sweep = load_sweep(request.file);
     // The options override the sweep's own settings, so they come last.
@@ -225,8 +233,11 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
     if (request.seed) {
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
     }
+    const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
+    check_validate_outputs(call, files_of(sweep, points));
+    open_timeline();
     TextOutput json(options.json);
-    const Outcome outcome = validate_all(call, sweep, presets, [&](const Json& done) {
+    const Outcome outcome = validate_all(call, sweep, points, [&](const Json& done) {
       const bool some = !options.json.empty() && !done["points"].empty();
       if (some) {
         write(json, done);
@@ -240,6 +251,8 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
     throw ConfigError("--only chooses points of a sweep; this is one config");
   }
   const ResolvedConfig resolved = resolve_config(request, presets, registry);
+  check_validate_outputs(call, resolved.files);
+  open_timeline();
   TextOutput json(options.json);
   const Outcome outcome = validate_one(
       call, resolved, [](const Validation& validation) { return to_table(validation); });

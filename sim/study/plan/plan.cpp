@@ -15,6 +15,7 @@
 #include "sim/core/build.hpp"
 #include "sim/core/fingerprint.hpp"
 #include "sim/core/statistics.hpp"
+#include "sim/core/text.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/study/runs/run_folder.hpp"
@@ -921,9 +922,10 @@ void check_plan(const Plan& plan, Problems& problems) {
     const std::string& name = plan.capacities[i];
     const std::string at = fmt::format("/capacities/{}", i);
     if (!axes.contains(name)) {
-      problems.add(at, fmt::format("no axis is called \"{}\"{}", name, suggestion(name, names)));
+      problems.add(
+          at, fmt::format("no axis is called {}{}", quote_text(name), suggestion(name, names)));
     } else if (!seen.insert(name).second) {
-      problems.add(at, fmt::format("\"{}\" is given twice", name));
+      problems.add(at, fmt::format("{} is given twice", quote_text(name)));
     }
   }
   if (plan.slo.empty()) {
@@ -1131,7 +1133,13 @@ Plan read_plan(const Json& json, const fs::path& file) {
 
 PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
                      const PolicyRegistry& registry, const PlanOptions& options) {
-  const SweepPoints points(plan.space, presets, registry, std::numeric_limits<std::size_t>::max());
+  return make_plan(
+      plan, SweepPoints(plan.space, presets, registry, std::numeric_limits<std::size_t>::max()),
+      registry, options);
+}
+
+PlanResult make_plan(const Plan& plan, const SweepPoints& points, const PolicyRegistry& registry,
+                     const PlanOptions& options) {
   std::unique_ptr<RunFolder> folder;
   if (!options.out.empty()) {
     // The SLO, the capacities and the endurance select runs, but do not change their results.

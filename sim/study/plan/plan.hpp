@@ -189,6 +189,10 @@ struct PlanResult {
 [[nodiscard]] PlanResult make_plan(const Plan& plan, const ConfigDirectory& presets,
                                    const PolicyRegistry& registry, const PlanOptions& options = {});
 
+/// The same with the points of the space, all of them resolved before.
+[[nodiscard]] PlanResult make_plan(const Plan& plan, const SweepPoints& points,
+                                   const PolicyRegistry& registry, const PlanOptions& options = {});
+
 /// The result as JSON (`kvtier.plan/1`).
 [[nodiscard]] Json to_json(const Plan& plan, const PlanResult& result);
 /// The result as tables.

@@ -300,11 +300,10 @@ void give_sessions(std::vector<ResolvedConfig>& configs, const PolicyRegistry& r
 
 }  // namespace
 
-Comparison compare_systems(const ConfigRequest& request, const std::vector<std::string>& systems,
-                           std::int64_t replications, bool with_bound,
-                           const ConfigDirectory& presets, const PolicyRegistry& registry,
-                           const RunOptions& options,
-                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+std::vector<ResolvedConfig> resolve_systems(const ConfigRequest& request,
+                                            const std::vector<std::string>& systems,
+                                            const ConfigDirectory& presets,
+                                            const PolicyRegistry& registry) {
   std::vector<ResolvedConfig> configs;
   std::vector<std::string> problems;
   for (const Override& change : request.overrides) {
@@ -338,6 +337,23 @@ Comparison compare_systems(const ConfigRequest& request, const std::vector<std::
   if (!problems.empty()) {
     throw ConfigError(std::move(problems));
   }
+  return configs;
+}
+
+Comparison compare_systems(const ConfigRequest& request, const std::vector<std::string>& systems,
+                           std::int64_t replications, bool with_bound,
+                           const ConfigDirectory& presets, const PolicyRegistry& registry,
+                           const RunOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return compare_systems(resolve_systems(request, systems, presets, registry), systems,
+                         replications, with_bound, registry, options, progress);
+}
+
+Comparison compare_systems(std::vector<ResolvedConfig> configs,
+                           const std::vector<std::string>& systems, std::int64_t replications,
+                           bool with_bound, const PolicyRegistry& registry,
+                           const RunOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
   give_sessions(configs, registry, options);
   const auto all = static_cast<std::int64_t>(systems.size()) * replications;
   std::int64_t done = 0;

@@ -29,6 +29,17 @@ struct Comparison {
     const PolicyRegistry& registry, const RunOptions& options,
     const std::function<void(std::int64_t, std::int64_t)>& progress);
 
+/// The configs of the systems, in order. Throws ConfigError with the problems of all of them.
+[[nodiscard]] std::vector<ResolvedConfig> resolve_systems(const ConfigRequest& request,
+                                                          const std::vector<std::string>& systems,
+                                                          const ConfigDirectory& presets,
+                                                          const PolicyRegistry& registry);
+/// The same with the configs of resolve_systems().
+[[nodiscard]] Comparison compare_systems(
+    std::vector<ResolvedConfig> configs, const std::vector<std::string>& systems,
+    std::int64_t replications, bool with_bound, const PolicyRegistry& registry,
+    const RunOptions& options, const std::function<void(std::int64_t, std::int64_t)>& progress);
+
 /// `kvtier.compare/1`: every result, and mean and spread (maximum - minimum) of the table's rows.
 /// With several replications, also each system's differences from the first.
 [[nodiscard]] Json to_json(const Comparison& comparison);

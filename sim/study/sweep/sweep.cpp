@@ -7,9 +7,11 @@
 #include <memory>
 #include <numeric>
 #include <set>
-#include <system_error>
 
 #include <fmt/format.h>
+
+#include "sim/core/file.hpp"
+#include "sim/core/text.hpp"
 
 namespace kvtier {
 namespace {
@@ -63,7 +65,7 @@ class SweepCheck {
       const AxisValue& value = axis.values[i];
       if (!labels.insert(value.label).second) {
         problems_.add(fmt::format("{}/values/{}", at, i),
-                      fmt::format("the axis has a value \"{}\" already", value.label));
+                      fmt::format("the axis has a value {} already", quote_text(value.label)));
       }
       for (const Override& change : value.set.list) {
         keys.insert(change.pointer);
@@ -72,7 +74,7 @@ class SweepCheck {
     for (const std::string& key : keys) {
       const auto [other, is_new] = axis_of_key_.emplace(key, axis.name);
       if (!is_new) {
-        problems_.add(at, fmt::format("axis \"{}\" sets {}, too", other->second, key));
+        problems_.add(at, fmt::format("axis {} sets {}, too", quote_text(other->second), key));
       }
     }
   }
@@ -90,8 +92,8 @@ class SweepCheck {
     if (!is_pointer) {
       problems_.add(at + "/value",
                     fmt::format("expected a JSON pointer below /metrics, /load, /workload, /timing "
-                                "or, with \"bound\": true, /bound, got \"{}\"",
-                                column.metric));
+                                "or, with \"bound\": true, /bound, got {}",
+                                quote_text(column.metric)));
     }
   }
 
@@ -99,7 +101,7 @@ class SweepCheck {
     if (name.empty()) {
       problems_.add(at, "expected a name, got \"\"");
     } else if (!headers_.insert(cell).second) {
-      problems_.add(at, fmt::format("the table has a column \"{}\" already", cell));
+      problems_.add(at, fmt::format("the table has a column {} already", quote_text(cell)));
     }
   }
 
@@ -137,8 +139,7 @@ ConfigRequest base_request(const Sweep& sweep) {
     return request;
   }
   request.file = sweep.file.parent_path() / sweep.config.json.get<std::string>();
-  std::error_code ignored;
-  if (!fs::is_regular_file(request.file, ignored)) {
+  if (!is_file(request.file)) {
     throw ConfigError(fmt::format("{}: no such file: {}", origin, request.file.string()));
   }
   return request;
@@ -221,6 +222,16 @@ Sweep read_sweep(const Json& json, const fs::path& file) {
   }
   problems.throw_if_any();
   return sweep;
+}
+
+std::vector<std::string> files_of(const Sweep& sweep, const std::vector<SweepPoint>& points) {
+  std::set<std::string> files{sweep.file.string()};
+  for (const SweepPoint& point : points) {
+    if (point.resolved) {
+      files.insert(point.resolved->files.begin(), point.resolved->files.end());
+    }
+  }
+  return {files.begin(), files.end()};
 }
 
 std::size_t point_count(const Sweep& sweep) {

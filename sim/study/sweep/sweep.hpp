@@ -148,6 +148,10 @@ class SweepPoints {
   std::vector<SweepPoint> checked_;
 };
 
+/// The files and folders that the points read, and the sweep's own file, each once.
+[[nodiscard]] std::vector<std::string> files_of(const Sweep& sweep,
+                                                const std::vector<SweepPoint>& points);
+
 /// Throws ConfigError with the problems of refused points, each once, unless the sweep skips
 /// refused points and has others.
 void check_refused(const Sweep& sweep, const std::vector<std::string>& problems, bool has_others);

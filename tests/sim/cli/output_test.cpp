@@ -98,6 +98,46 @@ TEST_F(Outputs, MayNotShareAFile) {
                    {"--requests: --json already goes to same"});
 }
 
+TEST_F(Outputs, DoNotReplaceAnInput) {
+  const auto refuse = [&](Names arguments, const std::string& option, const std::string& input) {
+    const std::string before = read(input);
+    fs::remove(path("link.json"));
+    fs::create_hard_link(path(input), path("link.json"));  // by device and inode, not by name
+    arguments.insert(arguments.end(), {option, "link.json"});
+    expect_bad_input(arguments, {option + ": link.json is also an input"});
+    EXPECT_EQ(read(input), before);
+  };
+  const fs::path models = configs() / "models";
+  fs::copy_file(models / "llama2-13b.json", path("model.json"));
+  write("turns.csv", "conv,turn,user_tokens,assistant_tokens\na,0,10,20\n");
+  write("expect.json", R"({"/metrics/turns": {"min": 0}})");
+  write("replay.json", R"({"model": "./model.json", "hardware": {"preset": "a100-80g", "gpus": 2},
+      "system": "attentionstore", "workload": {"trace": "turns.csv", "arrival_rate": "1/s"}})");
+  for (const char* option : {"--json", "--requests", "--timeline", "--decisions"}) {
+    refuse({"simulate", "replay.json"}, option, "replay.json");
+    refuse({"simulate", "replay.json"}, option, "model.json");
+    refuse({"simulate", "replay.json"}, option, "turns.csv");
+    refuse({"simulate", "replay.json", "--expect", "expect.json"}, option, "expect.json");
+  }
+  refuse({"simulate", "run.json", "--find-capacity", "ttft_seconds.p90<=2"}, "--json", "run.json");
+  refuse({"compare", "run.json", "--systems", "recompute"}, "--json", "run.json");
+  refuse({"breakeven", "replay.json"}, "--json", "model.json");
+  refuse({"trace", "mrc", "replay.json"}, "--json", "model.json");
+  write("plan.json", R"({"config": "run.json", "slo": ["ttft_seconds.mean<=9"],
+      "axes": [{"name": "GPUs", "key": "/hardware/gpus", "values": [1, 2]}]})");
+  refuse({"plan", "plan.json"}, "--json", "run.json");
+  refuse({"plan", "plan.json", "--expect", "expect.json"}, "--json", "expect.json");
+  refuse({"validate", "run.json"}, "--json", "run.json");
+  write("sweep.json", R"({"config": "run.json", "axes": [
+      {"name": "GPUs", "key": "/hardware/gpus", "values": [1]}], "columns": [
+      {"name": "turns", "value": "/metrics/turns", "unit": "count"}], "refused": "skip"})");
+  refuse({"validate", "sweep.json"}, "--json", "run.json");
+  write("times.csv", "x\n");
+  refuse({"calibrate", "--from-table", "times.csv", "--model", "llama2-13b"}, "--out", "times.csv");
+  refuse({"calibrate", "--convert", "run.json"}, "--out", "run.json");
+  refuse({"calibrate", "--model", "./model.json"}, "--out", "model.json");
+}
+
 TEST_F(Outputs, OtherThanJsonDoNotGoToStandardOutput) {
   expect_bad_input({"simulate", "run.json", "--requests", "-"},
                    {"--requests: expected a file, got standard output (-)"});
