@@ -1,6 +1,7 @@
 #include "sim/store/session_store.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -68,8 +69,19 @@ SessionStore::SessionStore(const Setup& setup)
     window_account_ = Bytes(0);  // a part is charged what it holds
   }
   can_fetch_ = tiers_.size() > 1 && prefetch.name != kNoPrefetch;
-  needs_fetch_ = [this](EntryId id) { return needs_fetch(id); };
-  fetch_duration_ = [this](EntryId id) { return fetch_duration(id); };
+  // Prefetch policies ask by numbers, which may be wrong in a policy of a library or of Python.
+  needs_fetch_ = [this](EntryId id) {
+    if (id.value >= entries_.size()) {
+      throw std::out_of_range(fmt::format("there is no entry {}", id.value));
+    }
+    return needs_fetch(id);
+  };
+  fetch_duration_ = [this](EntryId id) {
+    if (!needs_fetch_(id)) {
+      throw std::invalid_argument(fmt::format("entry {} needs no fetch", id.value));
+    }
+    return fetch_duration(id);
+  };
   prefetch_context_ = {.queue = &queue_,
                        .running = running_,
                        .memory = tiers_.empty() ? Bytes(0) : tiers_.front().capacity(),

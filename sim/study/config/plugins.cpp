@@ -11,6 +11,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/policy/plugin.hpp"
+#include "sim/study/config/guarded_policies.hpp"
 
 namespace kvtier {
 namespace {
@@ -40,6 +41,9 @@ PolicyRegistry policies_of(const std::string& library, const std::string& origin
   if (plugin->layout != detail::policy_layout()) {
     throw ConfigError(fmt::format(
         "{}: was built by a compiler or standard library that differs from this kvtier's", origin));
+  }
+  if (plugin->add_policies == nullptr) {
+    throw ConfigError(fmt::format("{}: add_policies is null: expected a function", origin));
   }
   PolicyRegistry added;
   try {
@@ -96,7 +100,7 @@ PolicyRegistry load_policies(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries) {
     const std::string origin = fmt::format("--plugin: {}", library);
     try {
-      add(add_policies(registry, policies_of(library, origin), origin));
+      add(add_policies(registry, guarded(policies_of(library, origin), origin), origin));
     } catch (const ConfigError& error) {
       add(error.problems());
     }

@@ -10,7 +10,8 @@ namespace kvtier {
 /// The program's policies and those of shared libraries (sim/policy/plugin.hpp). The libraries stay
 /// loaded until the program ends. Throws ConfigError with the problems of all libraries: one that
 /// cannot be loaded, has no policies, has another interface version or compiler, or has policies
-/// with an incomplete declaration or a used name.
+/// with an incomplete declaration or a used name. Errors of their policies in a run are
+/// ConfigErrors that name the policy.
 [[nodiscard]] PolicyRegistry load_policies(const std::vector<std::string>& libraries);
 
 /// Adds the policies of `added` to `registry` if none has an incomplete declaration or a used name.

@@ -139,6 +139,34 @@ TEST_F(Plugin, IsRefusedWithAnotherLayout) {
 
 TEST_F(Plugin, IsRefusedWithoutAPolicy) { expect_refused("plugin_empty", {"has no policy"}); }
 
+TEST_F(Plugin, IsRefusedWithoutAFunctionThatAddsPolicies) {
+  expect_refused("plugin_null", {"add_policies is null: expected a function"});
+}
+
+TEST_F(Plugin, ItsPoliciesAreNamedInTheirErrors) {
+  // 16GiB hold 5 entries of 3.125GiB: the policies must choose.
+  write_run({{"/workload/sessions", 100}, {"/hardware/dram/capacity", "16GiB"}});
+  const auto expect_named = [&](const std::string& set, const std::string& policy,
+                                const std::string& problem) {
+    expect_bad_input({"simulate", "run.json", "--plugin", library("plugin_bugs"), "--set", set},
+                     {"--plugin: " + library("plugin_bugs") + ": " + policy + ": " + problem});
+  };
+  const std::string tier = "/system/tiers/dram/";
+  expect_named(tier + "eviction=throwing", "eviction policy \"throwing\"", "choose: no idea");
+  expect_named(tier + "eviction=inventing", "eviction policy \"inventing\"",
+               "choose: a policy chose a victim that was not offered");
+  expect_named(tier + "admission=missing", "admission policy \"missing\"",
+               "make: expected a policy, got null");
+  expect_named("/system/prefetch=guessing", "prefetch policy \"guessing\"",
+               "next_fetch: there is no entry 4000000");
+  expect_named("/system/order=late", "order policy \"late\"",
+               "next: expected a position at which a request waits");
+  expect_bad_input({"simulate", "run.json", "--plugin", library("plugin_bugs"), "--set",
+                    "/system=vllm", "--set", "/cluster={\"instances\": 2, \"router\": \"lost\"}"},
+                   {"--plugin: " + library("plugin_bugs") +
+                    ": routing policy \"lost\": choose: expected one of the candidates"});
+}
+
 TEST_F(Plugin, IsRefusedIfItThrows) {
   expect_refused("plugin_throws", {"add_policies failed: no licence"});
 }
