@@ -226,6 +226,7 @@ std::string read_all(ByteReader& member) {
   if (!member.damage().empty()) {
     throw ConfigError(fmt::format("{}: {}", member.path().string(), member.damage()));
   }
+  text.shrink_to_fit();  // a reader of an archive holds the texts of all members
   return text;
 }
 

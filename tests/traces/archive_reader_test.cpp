@@ -66,6 +66,16 @@ TEST(ArchiveReader, GivesTheFilesInTheOrderOfTheArchive) {
   EXPECT_TRUE(files_of(write_zip(dir, "t.zip", kFiles)) == kFiles);
 }
 
+TEST(ArchiveReader, TextsOfMembersTakeTheirSizeInMemory) {
+  const TempDir dir;
+  ArchiveReader archive(dir.compressed("t.tar.gz", tar_of(kFiles)));
+  for (const auto& [name, text] : kFiles) {
+    const std::string read = read_all(archive.next()->bytes);
+    EXPECT_TRUE(read == text) << name;
+    EXPECT_LE(read.capacity(), text.size() + 16) << name;
+  }
+}
+
 TEST(ArchiveReader, SkipsWhatIsNotReadOfAMember) {
   const TempDir dir;
   ArchiveReader archive(dir.compressed("t.tar.gz", tar_of(kFiles)));
