@@ -10,6 +10,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/core/text.hpp"
 #include "sim/policy/conformance.hpp"
 #include "sim/python/policies.hpp"
 #include "sim/replay/untimed.hpp"
@@ -210,7 +211,7 @@ py::dict run_sweep_shard(const std::string& file, const std::string& text, const
     const py::gil_scoped_release release;
     const Sweep sweep = read_sweep(document_of(file, text), file);
     for (const SweepColumn& column : sweep.columns) {
-      columns.emplace_back(header_of(column), column.name,
+      columns.emplace_back(formula_safe(header_of(column)), column.name,
                            write_value(column.unit).get<std::string>());
     }
     const SweepPoints points(sweep, setup.presets, setup.registry);

@@ -107,7 +107,8 @@ def sweep(sweep: Document, out: Path | None = None, *, ray: bool = False,
           shards: int | None = None, retries: int = 3, plugins: Plugins = (),
           config_dir: Path | None = None) -> "pandas.DataFrame":
     """Runs a sweep as `kvtier sweep` does. Returns results.csv as a pandas.DataFrame, with columns
-    named as in the sweep. `sweep` is the path of a sweep, or a dict.
+    named as in the sweep. Labels that begin like a formula have an apostrophe before them, as in
+    results.csv. `sweep` is the path of a sweep, or a dict.
 
     The points are divided into `shards` (default: the number of processors). Each shard is run by
     one process, on this machine or, with `ray`, on the Ray cluster of this process. Ray retries the

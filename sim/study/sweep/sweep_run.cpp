@@ -12,6 +12,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/fingerprint.hpp"
+#include "sim/core/text.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "sim/study/runs/run_folder.hpp"
@@ -132,7 +133,8 @@ void refuse(const Sweep& sweep, const SweepPoint& point, SweepRow& row) {
 }
 
 /// A field of a CSV file (RFC 4180).
-std::string csv_field(const std::string& text) {
+std::string csv_field(const std::string& cell) {
+  const std::string text = formula_safe(cell);
   if (text.find_first_of(",\"\r\n") == std::string::npos) {
     return text;
   }

@@ -224,6 +224,17 @@ TEST_F(Sweeping, WritesATableOfTheColumnsWithTheirUnits) {
   EXPECT_TRUE(lines[1].ends_with(end)) << lines[1];
 }
 
+TEST_F(Sweeping, WritesNoLabelThatASpreadsheetEvaluates) {
+  sweep(R"({"name": "@sum", "values": [{"label": "=1+1", "set": {"/serving/slots": 4}},
+                                       {"label": "-5", "set": {"/serving/slots": 5}}]})");
+  static_cast<void>(run("out"));
+  const Lines lines = lines_of(file("out/results.csv"));
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0], "point,replication,seed,'@sum,hits [%],turns [count],error");
+  EXPECT_EQ(lines[1].find("0,0,1,'=1+1,"), 0U) << lines[1];
+  EXPECT_EQ(lines[2].find("1,0,1,-5,"), 0U) << lines[2];
+}
+
 TEST_F(Sweeping, GivesTheSameBytesWithAnyNumberOfThreads) {
   sweep(kSlots + ", " + kSystems, R"(, "replications": 3)");
   (void)run("one");
