@@ -14,12 +14,12 @@
 #include <mutex>
 #include <thread>
 
-#include <cblas.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "hw/device/blas.hpp"
 #include "hw/device/host_memory.hpp"
 #include "hw/device/processors.hpp"
 #include "hw/device/task_threads.hpp"
@@ -108,9 +108,6 @@ Bytes largest_cache() {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(std::int64_t threads) : pool_(threads > 0 ? threads : available_processors()) {
-    // The pool divides matrices. OpenBLAS's own threads would poll for milliseconds after each
-    // matrix, on the processors that the next kernel needs.
-    openblas_set_num_threads(1);
     info_.kind = "cpu";
     info_.name = first_line_with("/proc/cpuinfo", "model name");
     if (info_.name.empty()) {
@@ -124,10 +121,10 @@ class CpuDevice final : public Device {
     ::uname(&system);
     info_.driver = fmt::format("{} {}", system.sysname, system.release);
     // "OpenBLAS 0.3.21 NO_AFFINITY ... MAX_THREADS=64"; the name of the chosen core is more useful.
-    std::string build = openblas_get_config();
+    std::string build = blas_.config();
     build = build.substr(build.find(' ') + 1);
-    info_.libraries = {{"openblas", fmt::format("{} ({})", build.substr(0, build.find(' ')),
-                                                openblas_get_corename())}};
+    info_.libraries = {
+        {"openblas", fmt::format("{} ({})", build.substr(0, build.find(' ')), blas_.core_name())}};
     info_.processors = pool_.threads();
     info_.memory = host_memory();
     info_.element_type = ElementType::float32;
@@ -226,7 +223,7 @@ class CpuDevice final : public Device {
         const std::int64_t row = by_rows ? first : 0;
         const std::int64_t column = by_rows ? 0 : first;
         const auto size = [](std::int64_t n) { return static_cast<blasint>(n); };
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(by_rows ? count : work.m),
+        blas_.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(by_rows ? count : work.m),
                     size(by_rows ? work.n : count), size(work.k), 1,
                     static_cast<const float*>(work.input) + row * work.k, size(work.k),
                     static_cast<const float*>(work.weights) + column * work.k, size(work.k), 0,
@@ -481,6 +478,8 @@ class CpuDevice final : public Device {
             .cache = largest_cache()};
   }
 
+  /// The pool divides matrices among its threads.
+  const Blas& blas_ = blas();
   ThreadPool pool_;
   DeviceInfo info_;
   std::mutex rotary_mutex_;

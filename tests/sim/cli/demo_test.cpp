@@ -1,5 +1,6 @@
 /// The program of `make demo` is kvtier with one command, and needs no library of the others.
 
+#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -36,6 +37,27 @@ TEST_F(Demo, NamesNoLibraryOfDevices) {
     EXPECT_EQ(demo.find(library), std::string::npos) << library;
     EXPECT_NE(whole.find(library), std::string::npos) << "the check reads nothing";
   }
+}
+
+class Program : public ProgramTest {};
+
+// OpenBLAS starts threads and reserves memory when it is loaded: where these are limited it ended
+// the program, or kept it from ending.
+TEST_F(Program, StartsWithoutOpenBlas) {
+  ::setenv("LD_TRACE_LOADED_OBJECTS", "1", 1);  // the loader lists libraries and runs nothing
+  const Outcome libraries = kvtier({"--version"});
+  ::unsetenv("LD_TRACE_LOADED_OBJECTS");
+  EXPECT_NE(libraries.out.find("libarchive"), std::string::npos) << libraries.out;
+  EXPECT_EQ(libraries.out.find("libopenblas"), std::string::npos) << libraries.out;
+}
+
+TEST_F(Program, EndsWhereMemoryIsLimited) {
+  write_run();
+  const Outcome outcome =
+      Started({"-c", "ulimit -v 150000 && exec " KVTIER_PROGRAM " simulate run.json"}, path("."),
+              path("../limited"), "/bin/sh")
+          .outcome();
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
 }  // namespace
