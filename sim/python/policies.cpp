@@ -41,7 +41,8 @@ struct ShownRequest {
 template <class View>
 class Lent {
  public:
-  Lent(View& view, const char* over) : view_(&view), over_(over) {}
+  Lent(View& view, const char* over, std::string policy)
+      : view_(&view), over_(over), policy_(std::move(policy)) {}
   [[nodiscard]] View& get() const {
     if (view_ == nullptr) {
       throw std::runtime_error(over_);
@@ -49,10 +50,13 @@ class Lent {
     return *view_;
   }
   void take_back() { view_ = nullptr; }
+  /// The name of the policy that the view is lent to.
+  [[nodiscard]] const std::string& policy() const { return policy_; }
 
  private:
   View* view_;
   const char* over_;
+  std::string policy_;
 };
 using LentVictims = Lent<Victims>;
 using LentQueue = Lent<const QueueView>;
@@ -61,8 +65,8 @@ using LentRouting = Lent<const RoutingView>;
 
 /// Lends `view` to Python while `with` runs.
 template <class View, class F>
-auto lend(View& view, const char* over, const F& with) {
-  const auto lent = std::make_shared<Lent<View>>(view, over);
+auto lend(View& view, const char* over, const F& with, const std::string& policy = "") {
+  const auto lent = std::make_shared<Lent<View>>(view, over, policy);
   const auto end = [](Lent<View>* shown) { shown->take_back(); };
   const std::unique_ptr<Lent<View>, decltype(end)> during(lent.get(), end);
   return with(lent);
@@ -70,6 +74,20 @@ auto lend(View& view, const char* over, const F& with) {
 
 std::optional<std::uint64_t> position_or_none(QueuePosition position) {
   return position == kNotQueued ? std::nullopt : std::optional(position.value);
+}
+
+/// The number of an int, or of an object that stands for one, such as an integer of numpy.
+std::optional<std::int64_t> number_of(const py::object& object) {
+  if (PyIndex_Check(object.ptr()) == 0) {
+    return std::nullopt;
+  }
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(object.ptr()));
+  int overflow = 0;
+  const std::int64_t value = index ? PyLong_AsLongLongAndOverflow(index.ptr(), &overflow) : -1;
+  if (PyErr_Occurred() != nullptr) {
+    throw py::error_already_set();
+  }
+  return overflow == 0 ? std::optional(value) : std::nullopt;
 }
 
 /// Looks up methods of a Python object.
@@ -149,7 +167,7 @@ class PythonEviction final : public EvictionPolicy {
     on_queue_change_ = method("on_queue_change", true);
     on_next_use_ = method("on_next_use", true);
     choose_ = method("choose", false);
-    check_invariants_ = method("check_invariants", false);
+    check_invariants_ = method("check_invariants", true);
   }
 
   PythonEviction(const PythonEviction&) = delete;
@@ -209,21 +227,25 @@ class PythonEviction final : public EvictionPolicy {
 
   void choose(const RoomRequest& request, Victims& victims) override {
     const py::gil_scoped_acquire acquire;
-    lend(victims, "victims: its choose() is over", [&](const auto& lent) {
-      (*choose_)(
-          ShownRequest{request, request.newcomer == nullptr ? std::nullopt
-                                                            : std::optional(*request.newcomer)},
-          lent);
-    });
+    lend(
+        victims, "victims: its choose() is over",
+        [&](const auto& lent) {
+          (*choose_)(
+              ShownRequest{request, request.newcomer == nullptr ? std::nullopt
+                                                                : std::optional(*request.newcomer)},
+              lent);
+        },
+        name_);
   }
 
   void check_invariants(const TierView& tier) const override {
-    const py::gil_scoped_acquire acquire;
-    py::list residents;
-    tier.for_each_resident([&](const EntryView& entry, bool offered) {
-      residents.append(py::make_tuple(entry, offered));
+    call(check_invariants_, [&](const py::object& method) {
+      py::list residents;
+      tier.for_each_resident([&](const EntryView& entry, bool offered) {
+        residents.append(py::make_tuple(entry, offered));
+      });
+      check(name_, [&] { method(residents); });
     });
-    check(name_, [&] { (*check_invariants_)(residents); });
   }
 
  private:
@@ -302,9 +324,9 @@ class PythonRouting final : public RoutingPolicy {
     const py::object chosen =
         lend(view, "view: its choose() is over",
              [&](const auto& lent) -> py::object { return (*choose_)(shown(request), lent); });
-    if (py::isinstance<py::int_>(chosen)) {
+    if (const std::optional<std::int64_t> number = number_of(chosen)) {
       for (const InstanceId candidate : view.candidates) {
-        if (chosen.equal(py::int_(candidate.value))) {
+        if (*number == std::int64_t{candidate.value}) {
           return candidate;
         }
       }
@@ -483,11 +505,10 @@ class PythonOrder final : public OrderPolicy {
     const py::gil_scoped_acquire acquire;
     const py::object answer =
         lend(queue, kQueueOver, [&](const auto& lent) -> py::object { return (*method)(lent); });
-    if (py::isinstance<py::int_>(answer)) {
-      const auto value = answer.cast<std::int64_t>();
+    if (const std::optional<std::int64_t> value = number_of(answer)) {
       const auto first = static_cast<std::int64_t>(queue.first().value);
-      if (value >= first && value <= static_cast<std::int64_t>(queue.end().value)) {
-        return QueuePosition{static_cast<decltype(QueuePosition::value)>(value)};
+      if (*value >= first && *value <= static_cast<std::int64_t>(queue.end().value)) {
+        return QueuePosition{static_cast<decltype(QueuePosition::value)>(*value)};
       }
     }
     throw py::value_error(fmt::format("{}.{}: expected a position of the queue, got {}", name_,
@@ -627,7 +648,11 @@ void bind_views(py::module_& module) {
       .def(
           "add",
           [](const LentVictims& v, std::uint32_t entry, std::int64_t keep) {
-            return v.get().add(EntryId{entry}, Tokens(keep)).value;
+            try {
+              return v.get().add(EntryId{entry}, Tokens(keep)).value;
+            } catch (const InvariantError& error) {
+              throw py::value_error(fmt::format("{}.choose: {}", v.policy(), error.what()));
+            }
           },
           py::arg("entry"), py::arg("keep") = 0,
           "Adds the entry's tokens after its first `keep` ones. Returns the tokens that the entry "

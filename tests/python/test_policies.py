@@ -83,6 +83,44 @@ def test_bookkeeping_that_differs_ends_the_run():
         kvtier.simulate(RUN, {EVICTION: "forgets"})
 
 
+def test_a_policy_need_not_check_its_bookkeeping():
+    class Checks(Lru):
+        check_invariants = kvtier.EvictionPolicy.check_invariants
+
+    kvtier.register_eviction_policy("checks_nothing", Checks)
+    results = [kvtier.simulate(RUN, {EVICTION: name})["metrics"]
+               for name in ("checks_nothing", "lru")]
+    assert results[0] == results[1]
+
+
+def test_a_class_without_the_methods_of_its_kind_is_refused():
+    class Forgetful(kvtier.EvictionPolicy):
+        def on_insert(self, entry, now):
+            pass
+
+    with pytest.raises(TypeError, match="^Forgetful: expected a method on_remove, choose$"):
+        kvtier.register_eviction_policy("forgetful", Forgetful)
+    assert "forgetful" not in kvtier.policies()["eviction"]
+
+
+def test_integers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+
+    class Chooses(Lru):
+        def choose(self, request, victims):
+            for entry in self.order:
+                if victims.wants_more() and victims.offers(numpy.uint32(entry)):
+                    victims.add(numpy.uint32(entry))
+
+    kvtier.register_eviction_policy("numpy_lru", Chooses)
+    results = [kvtier.simulate(RUN, {EVICTION: name, "/hardware/gpus": gpus}, seed=seed)
+               for name, gpus, seed in (("lru", 2, 3),
+                                        ("numpy_lru", numpy.int64(2), numpy.int64(3)))]
+    assert results[0]["metrics"] == results[1]["metrics"]
+    with pytest.raises(TypeError, match="Object of type object is not JSON serializable"):
+        kvtier.simulate(RUN, {"/hardware/gpus": object()})
+
+
 def test_an_exception_of_a_policy_reaches_the_caller():
     class Raises(Lru):
         def on_insert(self, entry, now):
@@ -175,7 +213,7 @@ def test_a_victim_that_is_no_entry_ends_the_run(number, changes):
 
     kvtier.register_eviction_policy("invents", Invents, parts_of_entries=bool(changes))
     eviction = EVICTION.replace("dram", "hbm") if changes else EVICTION
-    with pytest.raises(kvtier.InternalError, match="a victim that was not offered"):
+    with pytest.raises(ValueError, match="^invents.choose: .*a victim that was not offered"):
         kvtier.simulate(RUN, {**changes, "/hardware/dram/capacity": "16GiB", eviction: "invents"})
 
 

@@ -45,6 +45,16 @@ def test_the_conformance_suite_passes():
     assert "mine" in kvtier.policies()["routing"]
 
 
+def test_an_instance_may_be_an_integer_of_numpy():
+    numpy = pytest.importorskip("numpy")
+
+    class Numpy(Fewest):
+        def choose(self, request, view):
+            return numpy.int64(super().choose(request, view))
+
+    assert problems_of(Numpy) == []
+
+
 @pytest.mark.parametrize("name", ["round_robin", "dynamo_kv"])
 def test_the_policies_of_kvtier_are_checked_too(name):
     assert kvtier.check_routing_policy(name) == []

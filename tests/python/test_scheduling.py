@@ -116,6 +116,36 @@ def test_a_fetch_must_be_of_what_needs_one():
         kvtier.simulate(RUN, {**SLOWER, PREFETCH: "mine"})
 
 
+def test_a_position_may_be_an_integer_of_numpy():
+    numpy = pytest.importorskip("numpy")
+
+    class Numpy(First):
+        def next(self, queue):
+            return numpy.int64(super().next(queue))
+
+    kvtier.register_order_policy("mine", Numpy)
+    same_metrics(ORDER, "mine", "fcfs", {"/workload/arrival_rate": "8/s"})
+
+
+@pytest.mark.parametrize("ask, error, message", [
+    (lambda context: context.needs_fetch(10**6), IndexError, "there is no entry 1000000"),
+    (lambda context: context.fetch_duration(10**6), IndexError, "there is no entry 1000000"),
+    (lambda context: context.fetch_duration(0), ValueError, "entry 0 needs no fetch"),
+])
+def test_questions_about_other_entries_are_errors(ask, error, message):
+    class Asks(LookAhead):
+        def next_fetch(self, queue, context):
+            positions = range(queue.first, queue.end)
+            known = any(queue.entry(at) is not None for at in positions if queue.waiting(at))
+            if known and not context.needs_fetch(0):
+                ask(context)
+            return None
+
+    kvtier.register_prefetch_policy("mine", Asks)
+    with pytest.raises(error, match=message):
+        kvtier.simulate(RUN, {**SLOWER, PREFETCH: "mine"})
+
+
 def test_what_a_call_showed_may_not_be_used_later():
     class Keeps(First):
         kept = None

@@ -38,6 +38,10 @@ class Declaration:
 # Policies that configs of this process and of its sweeps' workers can name, by kind and name.
 _declarations: dict[tuple[str, str], Declaration] = {}
 
+# The methods that have no default.
+_REQUIRED = {"eviction": ("on_insert", "on_remove", "choose"), "admission": ("admits",),
+             "prefetch": ("next_fetch",), "order": ("next",), "routing": ("choose",)}
+
 _KNOWLEDGE = ("online", "look_ahead", "oracle")
 
 
@@ -46,6 +50,10 @@ def register(kind: str, base: type, name: str, policy: type, summary: str | None
     """Registers a policy of the kind, a subclass of `base`."""
     if not (isinstance(policy, type) and issubclass(policy, base)):
         raise TypeError(f"expected a subclass of kvtier.{base.__name__}, got {policy!r}")
+    missing = [method for method in _REQUIRED[kind]
+               if getattr(policy, method) is getattr(base, method)]
+    if missing:
+        raise TypeError(f"{policy.__name__}: expected a method {', '.join(missing)}")
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise ValueError(f"expected a name of small letters, digits and underscores, got {name!r}")
     if name in _core.policies([], [])[kind]:

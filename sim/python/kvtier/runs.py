@@ -1,6 +1,7 @@
 """Runs, comparisons, searches and curves."""
 
 import json
+import operator
 import os
 import pathlib
 import typing
@@ -34,17 +35,28 @@ def setup(given_config_dir: Path | None, plugins: Plugins) -> tuple[str, list[st
             [os.fspath(plugin) for plugin in plugins])
 
 
+def _index(value: typing.Any) -> int:
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return operator.index(value)
+
+
+def json_text(value: typing.Any) -> str:
+    """JSON of a config. Objects that stand for an int, such as integers of numpy, are numbers."""
+    return json.dumps(value, default=_index)
+
+
 def document(given: Document, name: str) -> tuple[str, str]:
     """The file and text arguments of _core for a path or a dict. Relative paths in a dict start at
     the current folder."""
-    return (name, json.dumps(given)) if isinstance(given, dict) else (os.fspath(given), "")
+    return (name, json_text(given)) if isinstance(given, dict) else (os.fspath(given), "")
 
 
 def _of_config(function: typing.Callable[..., str], config: Document, overrides: Overrides,
                seed: int | None, *more: typing.Any, plugins: Plugins,
                config_dir: Path | None) -> Result:
     file, text = document(config, "")
-    pairs = [(pointer, json.dumps(value)) for pointer, value in (overrides or {}).items()]
+    pairs = [(pointer, json_text(value)) for pointer, value in (overrides or {}).items()]
     return json.loads(function(file, text, pairs, seed, *more, *setup(config_dir, plugins),
                                declarations()))
 
