@@ -21,6 +21,7 @@
 #include "sim/study/runs/compare.hpp"
 #include "sim/study/runs/find_capacity.hpp"
 #include "sim/study/runs/hit_curve.hpp"
+#include "sim/study/sweep/sweep_columns.hpp"
 #include "sim/study/sweep/sweep_run.hpp"
 
 namespace kvtier::python {
@@ -187,13 +188,16 @@ std::string plan_text(const std::string& file, const std::string& text, std::int
   return json_text(to_json(plan, make_plan(plan, setup.presets, setup.registry, how)));
 }
 
+/// The number of a sweep's points, after the checks before the first run.
 std::size_t sweep_points(const std::string& file, const std::string& text,
                          const std::string& config_dir, const std::vector<std::string>& plugins,
                          const py::list& declared) {
   const Setup setup = setup_of(config_dir, plugins, declared);
   const py::gil_scoped_release release;
   const Sweep sweep = read_sweep(document_of(file, text), file);
-  return SweepPoints(sweep, setup.presets, setup.registry).size();
+  const SweepPoints points(sweep, setup.presets, setup.registry);
+  check_columns(sweep, points, setup.registry);
+  return points.size();
 }
 
 /// Runs a shard, without the runs whose lines `done` has, on one thread. Returns its rows, its
