@@ -420,16 +420,24 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
   const TurnFitter fitter(config);
   Accesses accesses(source, &fitter);
   Belady belady(accesses.streams(), block);
-  while (accesses.next()) {
+  // Only a tier behind blocks in HBM has a cap of its own (EvictionUnit::block, not victims).
+  const bool has_own_cap = rules.requests_in_first && rules.pools.size() > 1 &&
+                           rules.pools.front().unit == EvictionUnit::block &&
+                           !has_victims_behind(rules);
+  const bool finds_last =
+      rules.hit_cap == HitCap::none || (has_own_cap && rules.hit_cap_behind == HitCap::none);
+  std::int64_t longest = 0;
+  for (std::int64_t turns = 0; accesses.next(); ++turns) {
     Context prompt = accesses.content().prompt;
     Context stored = config.system.blocks->responses ? accesses.content().whole : prompt;
     if (config.system.blocks->partial_blocks) {
       prompt.tokens = whole_blocks(prompt.tokens, block);
       stored = prompt;
-    } else if (rules.hit_cap == HitCap::last_token) {
+    } else if (!finds_last) {
       prompt.tokens -= Tokens(1);
     }
-    belady.add(prompt, stored);
+    belady.add(prompt, stored, turns >= config.workload.warmup_turns);
+    longest = std::max(longest, stored.tokens / block);
   }
   // No router finds more in the pools of several instances than in one global pool.
   std::int64_t capacity = 0;
@@ -437,8 +445,11 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
     const std::int64_t pools = pool.shared ? 1 : config.cluster.instances;
     capacity += (pool.block * pool.capacity + block - Tokens(1)).value / block.value * pools;
   }
-  const std::int64_t hits =
-      belady.hits(capacity, static_cast<std::size_t>(config.workload.warmup_turns));
+  if (!rules.requests_in_first) {
+    // Requests that do not run in a pool hold beside the pools what comes there when they end.
+    capacity += config.serving.hold_requests * config.cluster.instances * longest;
+  }
+  const std::int64_t hits = belady.hits(capacity);
   const Json& metrics = result["metrics"];
   return Json{{"name", "Belady"},
               {"hit_blocks", hits},

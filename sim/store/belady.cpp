@@ -7,10 +7,12 @@
 
 namespace kvtier {
 
-void Belady::add(const Context& prompt, const Context& stored) {
+void Belady::add(const Context& prompt, const Context& stored, bool measured) {
   KVTIER_ASSERT(next_.empty(), "all requests are known before hits are counted");
-  Request request{.begin = blocks_.size(),
-                  .looked_up = static_cast<std::uint32_t>(prompt.tokens.value / block_)};
+  Request request{.begin = blocks_.size()};
+  if (measured) {
+    request.looked_up = static_cast<std::uint32_t>(prompt.tokens.value / block_);
+  }
   streams_.path(stored.stream, stored.tokens.value / block_, block_, path_);
   for (const Stretch& stretch : path_) {
     if (stretch.stream.value >= numbers_.size()) {
@@ -41,15 +43,14 @@ void Belady::find_next_uses() {
   for (std::size_t i = requests_.size(); i-- > 0;) {
     const Request& request = requests_[i];
     for (std::size_t at = 0; at < request.stored; ++at) {
-      next_[request.begin + at] = use[blocks_[request.begin + at]];
-    }
-    for (std::size_t at = 0; at < request.looked_up; ++at) {
-      use[blocks_[request.begin + at]] = static_cast<std::uint32_t>(i);
+      std::uint32_t& next = use[blocks_[request.begin + at]];
+      next_[request.begin + at] = next;
+      next = at < request.looked_up ? static_cast<std::uint32_t>(i) : kNever;
     }
   }
 }
 
-std::int64_t Belady::hits(std::int64_t capacity, std::size_t skipped) {
+std::int64_t Belady::hits(std::int64_t capacity) {
   if (next_.empty()) {
     find_next_uses();
   }
@@ -68,13 +69,12 @@ std::int64_t Belady::hits(std::int64_t capacity, std::size_t skipped) {
   std::int64_t size = 0;
   std::int64_t hits = 0;
   std::size_t limit = kFewest;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    const Request& request = requests_[i];
+  for (const Request& request : requests_) {
     bool runs = true;
     for (std::size_t at = 0; at < request.stored; ++at) {
       const std::uint32_t block = blocks_[request.begin + at];
       runs = runs && present[block] && at < request.looked_up;
-      hits += runs && i >= skipped ? 1 : 0;
+      hits += runs ? 1 : 0;
       size += present[block] ? 0 : 1;
       present[block] = true;
       next[block] = next_[request.begin + at];

@@ -1,14 +1,17 @@
 #include "sim/study/runs/bound.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/errors.hpp"
 #include "sim/replay/block_replay.hpp"
 #include "sim/replay/untimed.hpp"
 #include "sim/serving/history.hpp"
+#include "sim/serving/store_rules.hpp"
 #include "sim/study/runs/upper_bound.hpp"
 
 namespace kvtier {
@@ -16,27 +19,30 @@ namespace {
 
 /// Collects the intervals that a replay's accesses need in its tiers (upper_bound.hpp).
 ///
-/// A copy in a tier holds a prefix of its entry (SessionStore). For a whole hit, a tier must hold
-/// the needed prefix from one turn of the session to its next: the history, and the tokens that the
-/// next turn cuts. For `n` tokens of the history it must hold at least `n` tokens, and charges at
-/// least their bytes, or the reserved window. Copies in other tiers only charge more. So each hit
-/// is charged at least its interval here, and all tiers charge at most the sum of their capacities.
+/// For a whole hit, the tiers must hold the needed prefix from one turn of the session to its next:
+/// the history, and the tokens that the next turn cuts. For `n` tokens of the history they must
+/// hold at least `n` tokens. A copy is charged its blocks, and all tiers together charge at most
+/// the sum of their capacities.
+///
+/// Where a copy of any length is charged a context window, no tier gains by a part of an entry: one
+/// tier holds all that is found. Otherwise a policy may hold parts, also in different tiers.
 class Demands final : public RunObserver {
  public:
-  explicit Demands(const RunConfig& config)
-      : config_(config), bytes_per_token_(stored_kv_bytes_per_token(config)) {
-    const auto add = [&](const std::optional<TierConfig>& tier, const auto& capacity) {
-      if (tier) {
-        blocks_.push_back(tier->block_size.value);
-        capacities_.push_back(capacity());
-        keeps_all_ = keeps_all_ && !tier->ttl && tier->free_buffer.value == 0;
-      }
-    };
-    const TiersConfig& used = config.system.tiers;
-    add(used.hbm, [&] { return *used.hbm->capacity; });
-    add(used.dram, [&] { return config.hardware.dram->capacity; });
-    add(used.cxl, [&] { return config.hardware.cxl->capacity; });
-    add(used.ssd, [&] { return config.hardware.ssd->capacity; });
+  /// Without `whole_copies`, copies are charged what they hold.
+  Demands(const RunConfig& config, bool whole_copies)
+      : config_(config),
+        whole_copies_(whole_copies),
+        bytes_per_token_(stored_kv_bytes_per_token(config)) {
+    const StoreFacts facts = store_facts(config);
+    for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+      const Medium medium = medium_of(name);
+      const Bytes in_hbm = facts.hbm.is_shared ? facts.hbm.capacity : facts.hbm.stored;
+      capacities_.push_back(
+          medium == Medium::hbm ? in_hbm : facts.capacity[static_cast<std::size_t>(medium)]);
+      common_block_ = std::gcd(common_block_, tier.block_size.value);
+      keeps_all_ = keeps_all_ && !tier.ttl && tier.free_buffer.value == 0;
+    });
+    common_block_ = std::max<std::int64_t>(1, common_block_);
   }
 
   void on_request(const RequestRecord& request) override {
@@ -57,42 +63,39 @@ class Demands final : public RunObserver {
     last_.erase(static_cast<std::int64_t>(key.value));
   }
 
-  /// Whether Belady's choice is the optimum: all entries have one size, and every entry that is
-  /// needed again can be found and counts.
+  /// Whether Belady's choice is the optimum: nothing is stored, or all entries have one size, and
+  /// every entry that is needed again can be found and counts. With paging running requests take
+  /// room of HBM.
   [[nodiscard]] bool belady_is_optimum() const {
-    return capacities_.size() == 1 && one_size_ && all_count_ && keeps_all_ && all_can_hit_;
+    return capacities_.empty() || (capacities_.size() == 1 && one_size_ && all_count_ &&
+                                   keeps_all_ && all_can_hit_ && !config_.system.paging);
   }
   /// An upper bound of the turns whose whole history a policy finds.
   [[nodiscard]] std::int64_t most_turns() const {
-    return most_value(turns_wanted_, capacity(true));
+    return most_value(turns_wanted_, capacity(one_size_));
   }
   /// An upper bound of the tokens that a policy finds.
   [[nodiscard]] std::int64_t most_tokens() const {
-    return most_value(tokens_wanted_,
-                      capacity(config_.serving.kv_reservation == Reservation::context_window));
+    return most_value(tokens_wanted_, capacity(whole_copies_ && one_size_));
   }
   [[nodiscard]] std::int64_t turns() const { return turns_; }
   [[nodiscard]] std::int64_t resumed_turns() const { return resumed_turns_; }
   [[nodiscard]] std::int64_t history_tokens() const { return history_tokens_; }
 
  private:
-  /// The charge of these tokens in the tier that charges least.
+  /// The least charge of these tokens, in one tier or in several.
   [[nodiscard]] Bytes charge(Tokens tokens) const {
-    if (config_.serving.kv_reservation == Reservation::context_window) {
+    if (whole_copies_) {
       return bytes_per_token_ * config_.model.context_window.value;
     }
-    std::int64_t least = INT64_MAX;
-    for (const std::int64_t block : blocks_) {
-      least = std::min(least, (tokens.value + block - 1) / block * block);
-    }
-    return bytes_per_token_ * least;
+    return bytes_per_token_ * ((tokens.value + common_block_ - 1) / common_block_ * common_block_);
   }
 
   void need(const RequestRecord& request, std::int64_t stored_at) {
     const Tokens needed = request.history;
     const bool is_cut = request.truncated.value > 0;
-    const bool can_hit =
-        needed.value > 0 && !(is_cut && config_.system.positions == KeyPositions::embedded);
+    const bool can_hit = needed.value > 0 && !capacities_.empty() &&
+                         !(is_cut && config_.system.positions == KeyPositions::embedded);
     all_can_hit_ = all_can_hit_ && can_hit;
     if (!can_hit || !request.measured) {
       return;
@@ -102,30 +105,40 @@ class Demands final : public RunObserver {
     const Tokens prefix = needed <= cut.kept ? needed : needed + cut.dropped;
     const Bytes whole = charge(prefix);
     one_size_ = one_size_ && whole == *size_;
-    if (whole <= *std::max_element(capacities_.begin(), capacities_.end())) {
+    if (whole <= largest_room()) {
       turns_wanted_.push_back({stored_at, place_, static_cast<double>(whole.value), 1});
     }
     // If first tokens are kept, a hit of the history needs only its own bytes.
     const Tokens least = cut.kept.value > 0 ? needed : prefix;
-    const bool any_part = config_.serving.kv_reservation == Reservation::exact;
-    const Bytes bytes = any_part ? bytes_per_token_ * least.value : whole;
+    const Bytes bytes = whole_copies_ ? whole : bytes_per_token_ * least.value;
     tokens_wanted_.push_back({stored_at, place_, static_cast<double>(bytes.value), needed.value});
   }
 
-  /// The capacity of all tiers. For whole entries of one size, only the part that they can fill.
+  [[nodiscard]] Bytes sum_of_capacities() const {
+    return std::accumulate(capacities_.begin(), capacities_.end(), Bytes(0));
+  }
+  /// The most that a copy, or all parts of an entry, may be charged.
+  [[nodiscard]] Bytes largest_room() const {
+    return whole_copies_ ? *std::max_element(capacities_.begin(), capacities_.end())
+                         : sum_of_capacities();
+  }
+  /// The capacity of all tiers. With `whole_entries`, only the part that entries of one size fill.
   [[nodiscard]] double capacity(bool whole_entries) const {
-    double sum = 0;
+    const auto filled = [&](Bytes bytes) {
+      return whole_entries && size_ ? *size_ * (bytes.value / size_->value) : bytes;
+    };
+    Bytes sum;
     for (const Bytes tier : capacities_) {
-      const bool rounds = whole_entries && one_size_ && size_;
-      const Bytes filled = rounds ? *size_ * (tier.value / size_->value) : tier;
-      sum += static_cast<double>(filled.value);
+      sum += whole_copies_ ? filled(tier) : tier;
     }
-    return sum;
+    return static_cast<double>((whole_copies_ ? sum : filled(sum)).value);
   }
 
   const RunConfig& config_;
+  bool whole_copies_;
   Bytes bytes_per_token_;
-  std::vector<std::int64_t> blocks_;
+  /// The greatest common divisor of the tiers' blocks, in tokens.
+  std::int64_t common_block_ = 0;
   std::vector<Bytes> capacities_;
   /// Place of the last access of each session that has not ended.
   std::unordered_map<std::int64_t, std::int64_t> last_;
@@ -161,6 +174,15 @@ Json shares_reached(const Json& reached, const Most& most) {
   return shares;
 }
 
+/// Whether a copy of any length is charged a context window. Parts are charged what they hold.
+bool has_whole_copies(const RunConfig& config, const PolicyRegistry& registry) {
+  bool parts = config.system.paging.has_value();
+  for_each_tier(config.system.tiers, [&](const char*, const TierConfig& tier) {
+    parts = parts || known_policy(registry.eviction, tier.eviction.name).parts_of_entries;
+  });
+  return config.serving.kv_reservation == Reservation::context_window && !parts;
+}
+
 }  // namespace
 
 Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry& registry,
@@ -169,6 +191,12 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
     const auto source =
         make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
     return bound_of_blocks(config, *source, result);
+  }
+  if (config.system.sharing == Sharing::prompts) {
+    throw ConfigError(
+        "/system/sharing: expected \"none\": a bound needs the next use of what is stored, which "
+        "is "
+        "unknown of shared prompts");
   }
   const auto oracle =
       std::find_if(registry.eviction.begin(), registry.eviction.end(),
@@ -185,7 +213,7 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
   set(best.system.tiers.dram);
   set(best.system.tiers.cxl);
   set(best.system.tiers.ssd);
-  Demands demands(best);
+  Demands demands(best, has_whole_copies(config, registry));
   RunOptions silent = options;
   silent.observer = &demands;
   silent.decisions = nullptr;

@@ -508,6 +508,45 @@ TEST(BlockReplay, NoSystemFindsMoreBlocksThanTheBound) {
   }
 }
 
+/// HBM finds all but the last token of a prompt, so one of its two blocks, and the tier behind
+/// both.
+TEST(BlockReplay, TheBoundCountsLastBlocksThatATierBehindFinds) {
+  RunConfig config = tiny_config();
+  config.system.blocks = BlocksConfig{};
+  HbmTierConfig hbm;
+  static_cast<TierConfig&>(hbm) = blocks_tier(10, 4);
+  config.system.tiers.hbm = hbm;
+  config.system.tiers.dram = blocks_tier(10, 4);
+  config.system.tiers.dram->inclusive = true;
+  config.system.tiers.dram->write = WriteMoment::on_create;
+  const std::vector<NamedSource::Request> requests{{{1, 2}, Tokens(8)}, {{1, 2}, Tokens(8)}};
+  const auto bound = [&] {
+    NamedSource run(requests, {.block = Tokens(4)});
+    const Json result = replay_blocks(config, run, builtin_policies(), {});
+    NamedSource same(requests, {.block = Tokens(4)});
+    const Json of_run = bound_of_blocks(config, same, result);
+    EXPECT_LE(result["metrics"]["hit_blocks"]["total"], of_run["hit_blocks"]);
+    return of_run["hit_blocks"];
+  };
+  EXPECT_EQ(bound(), 2);
+  config.system.blocks->longest_hit_behind = HitCap::last_token;
+  EXPECT_EQ(bound(), 1);
+}
+
+/// One block fits. The second request begins before the first one ends, and the third after that.
+TEST(BlockReplay, TheBoundCountsWhatRequestsHoldOutsideOfTheTiers) {
+  RunConfig config = blocks_config(1, 4);
+  config.system.blocks->longest_hit = HitCap::none;
+  config.serving.hold_requests = 1;
+  const std::vector<NamedSource::Request> requests{
+      {{1}, Tokens(4)}, {{2}, Tokens(4)}, {{1}, Tokens(4)}, {{2}, Tokens(4)}};
+  NamedSource run(requests, {.block = Tokens(4)});
+  const Json result = replay_blocks(config, run, builtin_policies(), {});
+  NamedSource same(requests, {.block = Tokens(4)});
+  EXPECT_EQ(result["metrics"]["hit_blocks"]["total"], 2);
+  EXPECT_EQ(bound_of_blocks(config, same, result)["hit_blocks"], 2);
+}
+
 TEST(BlockReplay, TheBoundOfOneTierIsReachedByAnLruThatHoldsAll) {
   const RunConfig config = blocks_config(100'000, 4);
   const Json result = simulate_untimed(config, builtin_policies());

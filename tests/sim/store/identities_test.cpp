@@ -201,6 +201,61 @@ TEST(Identities, TheBoundIsBeladys) {
   }
 }
 
+TEST(Identities, BeladyOfMeasuredRequestsHitsNoLessThanAnyOrder) {
+  for (int seed = 1; seed <= kForests; ++seed) {
+    const Forest forest = random_forest(seed);
+    const std::int64_t capacity = 1 + seed % 40;
+    const std::size_t warm_up = static_cast<std::size_t>(seed) % forest.requests.size();
+    Belady bound(forest.streams, kBlock);
+    for (std::size_t i = 0; i < forest.requests.size(); ++i) {
+      bound.add(forest.requests[i], forest.requests[i], i >= warm_up);
+    }
+    const std::int64_t most = bound.hits(capacity);
+    const auto measured = [&](Hits hits) {
+      hits.erase(hits.begin(), hits.begin() + static_cast<std::ptrdiff_t>(warm_up));
+      return sum(hits);
+    };
+    ASSERT_LE(measured(belady(forest, capacity)), most) << "seed " << seed;
+    for (const char* eviction : {"lru", "fifo", "lfu"}) {
+      ASSERT_LE(measured(hits_of(forest, {capacity}, eviction)), most)
+          << "seed " << seed << ", " << eviction;
+    }
+  }
+}
+
+/// One block fits. Request 2 of the warm-up looks up what request 0 left, and request 3, the only
+/// measured one, what request 1 left.
+TEST(Identities, BeladyKeepsNothingForTheWarmUp) {
+  Streams streams;
+  const Context a{streams.open(), kBlock};
+  const Context b{streams.open(), kBlock};
+  Belady bound(streams, kBlock);
+  bound.add(a, a, false);
+  bound.add(b, b, false);
+  bound.add(a, a, false);
+  bound.add(b, b, true);
+  EXPECT_EQ(bound.hits(1), 1);
+}
+
+/// Two blocks fit. The second response of `a` leaves its block again, so the first one need not
+/// stay beside `b` and `c`.
+TEST(Identities, BeladyKeepsNothingThatALaterResponseLeaves) {
+  Streams streams;
+  const Context a{streams.open(), kBlock};
+  const Context b{streams.open(), kBlock};
+  const Context c{streams.open(), kBlock};
+  const Context none{a.stream, Tokens(0)};
+  Belady bound(streams, kBlock);
+  bound.add(b, b);
+  bound.add(c, c);
+  bound.add(none, a);
+  bound.add(c, c);
+  bound.add(none, a);
+  bound.add(a, a);
+  bound.add(b, b);
+  EXPECT_EQ(bound.hits(2), 3);
+}
+
 TEST(Identities, BeladyHitsNoLessThanAnyOrder) {
   std::int64_t more = 0;
   for (int seed = 1; seed <= kForests; ++seed) {

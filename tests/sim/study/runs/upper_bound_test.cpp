@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
 #include "sim/replay/untimed.hpp"
 #include "sim/study/runs/bound.hpp"
@@ -232,8 +233,10 @@ TEST(UpperBound, HoldsForEveryPolicyOnEntriesOfAnySize) {
                           : 0;
     };
     check(greedy, "belady");
+    const bool whole_copies = config.serving.kv_reservation == Reservation::context_window;
     for (const auto& kind : registry.eviction) {
-      if (!kind.parts_of_entries && kind.knowledge != Knowledge::oracle) {
+      // A part is charged what it holds, not a window.
+      if (!(kind.parts_of_entries && whole_copies) && kind.knowledge != Knowledge::oracle) {
         check(run(kind.name, "always"), kind.name);
       }
     }
@@ -246,6 +249,121 @@ TEST(UpperBound, HoldsForEveryPolicyOnEntriesOfAnySize) {
   }
   EXPECT_GT(nearest, 100);     // it is no higher than need be
   EXPECT_GT(below_greedy, 0);  // and the greedy one is no bound
+}
+
+/// A preset on a few sessions, in tiers that hold some of them.
+RunConfig random_world(const std::string& system, RandomStream& dice) {
+  const auto one_of = [&](std::initializer_list<std::int64_t> values) {
+    return values.begin()[dice.index(static_cast<std::int64_t>(values.size()))];
+  };
+  const auto tier = [&] { return fmt::format("{}MiB", 850 + dice.index(one_of({1'000, 10'000}))); };
+  const std::vector<std::string> settings{
+      "/system=" + system,
+      fmt::format("/hardware/cxl={{\"capacity\": \"{}\", \"price\": \"0$/h/GiB\", "
+                  "\"bandwidth\": {{\"read\": \"64GB/s\", \"write\": \"64GB/s\", "
+                  "\"both\": \"128GB/s\"}}}}",
+                  tier()),
+      "/hardware/dram/capacity=" + tier(),
+      "/hardware/ssd/capacity=" + tier(),
+      "/model/context_window=1024tokens",
+      fmt::format("/serving/keep_first_tokens={}tokens", one_of({0, 64})),
+      std::string("/system/positions=") + (dice.index(4) == 0 ? "embedded" : "decoupled"),
+      fmt::format("/workload/sessions={}", 3 + dice.index(25)),
+      fmt::format("/workload/warmup_turns={}", one_of({0, 1, 2, 5, 10})),
+      fmt::format("/workload/arrival_rate={}/s", 0.02 + dice.uniform()),
+      fmt::format("/seed={}", 1 + dice.index(1'000'000))};
+  RunConfig config = resolved("examples/planner-70.json", settings);
+  const auto shrink = [&](auto& tier_config) {
+    if (tier_config) {
+      tier_config->blocks.emplace(tier_config->blocks.value_or(BlockTierConfig{})).capacity =
+          KvSize{KvSize::Unit::tokens, 1'100 + dice.index(one_of({500, 3'000}))};
+    }
+  };
+  if (config.system.blocks) {
+    shrink(config.system.tiers.hbm);
+    shrink(config.system.tiers.dram);
+    shrink(config.system.tiers.ssd);
+    if (dice.index(3) == 0) {
+      config.workload.generator = Generator::multi_turn;
+      config.workload.multi_turn = {.rounds = 1 + dice.index(5),
+                                    .common_prefix_tokens = Tokens(one_of({0, 37, 200})),
+                                    .client_prefix_tokens = Tokens(20),
+                                    .user_tokens = Tokens(10 + dice.index(80)),
+                                    .response_tokens = Tokens(1 + dice.index(60))};
+    }
+  } else if (config.system.paging) {
+    config.serving.kv_memory = Bytes((std::int64_t{1} << 20) * (850 + dice.index(4'000)));
+  } else if (config.system.tiers.hbm) {
+    config.system.tiers.hbm->capacity = Bytes((std::int64_t{1} << 20) * (850 + dice.index(4'000)));
+  }
+  return config;
+}
+
+TEST(UpperBound, HoldsForEveryPresetInRandomWorlds) {
+  const PolicyRegistry registry = builtin_policies();
+  RandomStream dice(1, "worlds");
+  std::int64_t reached = 0;
+  std::int64_t refused = 0;
+  constexpr std::int64_t kWorlds = 25;
+  for (const std::string& system : presets().names("systems")) {
+    for (std::int64_t world = 0; world < kWorlds; ++world) {
+      const RunConfig config = random_world(system, dice);
+      Json result;
+      try {
+        result = simulate_untimed(config, registry);
+      } catch (const ConfigError& error) {
+        ASSERT_NE(std::string(error.what()).find("/workload/warmup_turns"), std::string::npos)
+            << error.what();
+        ++refused;
+        continue;
+      }
+      if (config.system.sharing == Sharing::prompts) {
+        EXPECT_THROW(static_cast<void>(bound_of(config, result, registry, {})), ConfigError);
+        break;
+      }
+      const Json bound = bound_of(config, result, registry, {});
+      const bool of_blocks = config.system.blocks.has_value();
+      const Json& most = of_blocks ? bound["hit_rate"] : bound["upper_bound"]["hit_rate"];
+      for (const auto& [among, rate] : most.items()) {
+        const double found = number_at(result, fmt::format("/metrics/hit_rate/{}/total", among));
+        if (rate.is_number()) {
+          EXPECT_LE(found, rate.get<double>() + 1e-12)
+              << system << ", " << among << ", world " << world;
+          reached += found > 0 && found >= rate.get<double>() - 1e-12 ? 1 : 0;
+        }
+      }
+    }
+  }
+  EXPECT_GT(reached, 100);  // it is no higher than need be
+  EXPECT_LT(refused, 100);
+}
+
+TEST(UpperBound, OfASystemWithoutTiersIsZero) {
+  const RunConfig config =
+      resolved("examples/planner-70.json", {"/system=recompute", "/workload/sessions=5"});
+  const Json result = simulate_untimed(config, builtin_policies());
+  const Json bound = bound_of(config, result, builtin_policies(), {});
+  EXPECT_EQ(bound["is_optimum"], true);
+  for (const char* among : {"all_turns", "resumed_turns", "tokens"}) {
+    EXPECT_EQ(bound["upper_bound"]["hit_rate"][among], 0.0) << among;
+    EXPECT_EQ(bound["upper_bound"]["share_reached"][among], Json()) << among;
+  }
+}
+
+TEST(UpperBound, IsRefusedForSharedPrompts) {
+  RunConfig config = resolved("examples/planner-70.json",
+                              {"/system=hbm_only", "/system/sharing=prompts",
+                               "/system/tiers/hbm/eviction=lru", "/workload/sessions=5"});
+  const Json result = simulate_untimed(config, builtin_policies());
+  try {
+    static_cast<void>(bound_of(config, result, builtin_policies(), {}));
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "/system/sharing: expected \"none\": a bound needs the next use of what is stored, "
+        "which is unknown of shared prompts");
+  }
 }
 
 /// On a real size of trace it is near to what Belady finds greedily, and so is the optimum.
