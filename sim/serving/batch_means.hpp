@@ -22,63 +22,60 @@ struct RunningTotals {
   HistogramCounts ttft;
 };
 
-/// How far a mean over one run is to be trusted although its turns depend on each other: the run is
-/// cut into batches of equal length, whose means hardly do (Law, Simulation Modeling and Analysis,
-/// section 9.5.3). There are few batches (Schmeiser, Operations Research 30(3), 1982, finds 10
-/// to 30 to be enough), and whether they are long enough is seen in the correlation of
-/// neighbours of half their length.
+/// 95 % intervals of the means of one run, whose turns are correlated over the lifetime of a
+/// session and longer.
+///
+/// The run is cut into 32 to 63 batches of equal numbers of turns. The variance of a mean is that
+/// of the slowest changes: the mean square of the batches' first kCosines cosine coefficients. The
+/// interval has kCosines degrees of freedom (equal-weighted cosine estimator: Müller, Journal of
+/// Econometrics 141(2), 2007; Lazarus, Lewis, Stock and Watson, Journal of Business & Economic
+/// Statistics 36(4), 2018). The fastest of these cosines has a period of 2/5 of the run, which
+/// must be several lifetimes of sessions long (kSessionDurations).
 ///
 /// Batches double in length as the run goes on, so their number is bounded. Only the totals at
 /// their ends are kept, which costs a turn one count.
 class BatchMeans {
  public:
+  static constexpr std::int64_t kCosines = 5;
+  /// Turns of a run that has intervals.
+  static constexpr std::int64_t kLeastTurns = 512;
+  /// Turns of such a run that are beyond a quantile with an interval.
+  static constexpr double kLeastTurnsBeyond = 80;
+
   /// Counts a turn; whether it ends a batch, so that `add` has to be called.
   [[nodiscard]] bool ends_batch() { return --left_ == 0; }
   void add(RunningTotals totals);
 
-  struct Trust {
-    /// Correlation of neighbouring halves of batches.
-    double lag_1 = 0;
-    /// Why the interval is not to be trusted; nullptr if nothing speaks against it.
-    const char* doubt = nullptr;
-    /// Turns of a run that would be long enough, about; 0 without doubt. Where batches correlate:
-    /// as if the correlation of turns fell exponentially with the distance between them.
-    std::int64_t turns_needed = 0;
-  };
-  struct Interval {
-    double half_width = 0;
-    Trust trust;
-  };
-  /// Interval of the ratio of two sums, such as waiting time to turns; nullopt for less than two
-  /// batches or where the second sum is 0.
-  [[nodiscard]] std::optional<Interval> interval(double RunningTotals::*part,
+  /// Half of the interval of the ratio of two sums, such as waiting time to turns. nullopt for less
+  /// than kLeastTurns, or where the second sum is 0.
+  [[nodiscard]] std::optional<double> half_width(double RunningTotals::*part,
                                                  double RunningTotals::*whole) const;
 
   struct QuantileInterval {
     std::int64_t low = 0;
     std::int64_t high = 0;
-    Trust trust;
   };
   /// Interval of quantile `q` of `ttft`, which is that of the whole run: the quantiles of the ends
   /// of the interval that the share of turns up to it has (Woodruff, Journal of the American
-  /// Statistical Association 47, 1952). nullopt for less than two batches.
+  /// Statistical Association 47, 1952). nullopt for less than kLeastTurns, or with less than
+  /// kLeastTurnsBeyond on either side.
   [[nodiscard]] std::optional<QuantileInterval> quantile_interval(const Histogram& ttft,
                                                                   double q) const;
 
-  [[nodiscard]] std::int64_t batches() const { return static_cast<std::int64_t>(ends_.size() / 2); }
-  [[nodiscard]] std::int64_t turns_per_batch() const { return half_turns_ * 2; }
+  [[nodiscard]] std::int64_t batches() const { return static_cast<std::int64_t>(ends_.size()); }
+  [[nodiscard]] std::int64_t turns_per_batch() const { return batch_turns_; }
 
  private:
-  static constexpr std::size_t kMostHalves = 64;
+  static constexpr std::size_t kMostBatches = 64;
 
   using Total = std::function<double(const RunningTotals&)>;
-  /// Interval of the ratio of two totals, the second of which is above 0. There are at least two
-  /// batches.
-  [[nodiscard]] Interval interval_of(const Total& part, const Total& whole) const;
+  [[nodiscard]] bool is_long_enough() const { return batches() * batch_turns_ >= kLeastTurns; }
+  /// Half of the interval of the ratio of two totals, the second of which is above 0.
+  [[nodiscard]] double half_width_of(const Total& part, const Total& whole) const;
 
-  /// Totals at the ends of halves of batches.
+  /// Totals at the ends of batches.
   std::vector<RunningTotals> ends_;
-  std::int64_t half_turns_ = 1;
+  std::int64_t batch_turns_ = 1;
   std::int64_t left_ = 1;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
@@ -101,57 +100,80 @@ Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
 
 namespace {
 
-void add_trust(Json& interval, const BatchMeans::Trust& trust) {
-  interval["lag_1"] = trust.lag_1;
-  interval["trusted"] = trust.doubt == nullptr;
-  if (trust.doubt != nullptr) {
-    interval["doubt"] = trust.doubt;
-    interval["turns_needed"] = trust.turns_needed;
+/// The reason why a measured part of so many seconds is too short for sessions that last so long.
+std::optional<std::string> too_few_lifetimes(double seconds, double session) {
+  return seconds < kSessionDurations * session
+             ? std::optional(fmt::format(
+                   "the measured part lasts {:.0f} s, and the sessions that live at a time last "
+                   "{:.0f} s on average, expected {:.0f} times as long",
+                   seconds, session, kSessionDurations))
+             : std::nullopt;
+}
+
+/// The reason why a run has no intervals, by its `load`; empty if it has some.
+std::string refused_intervals(const Json& load) {
+  if (load["verdict"] == kLoadExceedsCapacity) {
+    return "the load exceeds capacity";
   }
+  if (load["verdict"] == kRunTooShort) {
+    return "the run is too short";
+  }
+  // With "measure": "all" that is no verdict.
+  return too_few_lifetimes(load["measured_seconds"], load["measured"]["live_session_seconds"])
+      .value_or("");
 }
 
 }  // namespace
 
-Json confidence_report(const TurnMetrics& turns, bool of_blocks) {
+Json confidence_report(const TurnMetrics& turns, bool of_blocks, const Json& load) {
   const BatchMeans& batches = turns.batch_means;
-  Json json{{"level", kConfidence},
-            {"batches", batches.batches()},
-            {"turns_per_batch", batches.turns_per_batch()}};
-  const auto add = [&](const char* name, double mean, double unit, double RunningTotals::*part,
-                       double RunningTotals::*whole) {
-    const auto interval = batches.interval(part, whole);
-    if (!interval) {
-      return;
-    }
-    const bool is_share = unit == 1;
-    const double half_width = interval->half_width * unit;
-    const double most = is_share ? 1 : std::numeric_limits<double>::infinity();
-    json[name] = Json{{"low", std::max(mean - half_width, 0.0)},
-                      {"high", std::min(mean + half_width, most)},
-                      {"half_width", half_width}};
-    add_trust(json[name], interval->trust);
-  };
-  if (turns.turns == 0) {
+  Json json{{"level", kConfidence}};
+  std::string refused = refused_intervals(load);
+  if (refused.empty() && turns.turns < BatchMeans::kLeastTurns) {
+    refused = fmt::format("{} turns are measured, expected at least {}", turns.turns,
+                          BatchMeans::kLeastTurns);
+  }
+  if (!refused.empty()) {
+    json["missing_because"] = refused;
     return json;
   }
+  json["batches"] = batches.batches();
+  json["turns_per_batch"] = batches.turns_per_batch();
+  json["degrees_of_freedom"] = BatchMeans::kCosines;
+  const auto add_share = [&](const char* name, double mean, double RunningTotals::*part,
+                             double RunningTotals::*whole) {
+    if (const auto half = batches.half_width(part, whole)) {
+      json[name] = Json{{"low", std::max(mean - *half, 0.0)},
+                        {"high", std::min(mean + *half, 1.0)},
+                        {"half_width", *half}};
+    }
+  };
+  // Means of times are skewed and positive: their intervals are those of their logarithms.
+  const auto add_time = [&](const char* name, const Histogram& times_ns,
+                            double RunningTotals::*sum_ns) {
+    if (const auto half = batches.half_width(sum_ns, &RunningTotals::turns)) {
+      const double mean = times_ns.mean();
+      const double factor = mean > 0 ? std::exp(*half / mean) : 1;
+      json[name] = Json{{"low", mean / factor * kNanosecond},
+                        {"high", mean * factor * kNanosecond},
+                        {"half_width", *half * kNanosecond}};
+    }
+  };
   const Json hits = hit_rate_report(turns, of_blocks);
   if (hits.contains("all_turns")) {
-    add("hit_rate_all_turns", hits["all_turns"]["total"], 1, &RunningTotals::full_hits,
-        &RunningTotals::turns);
+    add_share("hit_rate_all_turns", hits["all_turns"]["total"], &RunningTotals::full_hits,
+              &RunningTotals::turns);
   }
   if (has_history_hits(turns, of_blocks)) {
-    add("hit_rate_tokens", hits["tokens"]["total"], 1, &RunningTotals::reused_tokens,
-        &RunningTotals::history_tokens);
+    add_share("hit_rate_tokens", hits["tokens"]["total"], &RunningTotals::reused_tokens,
+              &RunningTotals::history_tokens);
   }
-  add("ttft_seconds", turns.ttft_ns.mean() * kNanosecond, kNanosecond, &RunningTotals::ttft_ns,
-      &RunningTotals::turns);
-  add("queueing_seconds", turns.queueing_ns.mean() * kNanosecond, kNanosecond,
-      &RunningTotals::queueing_ns, &RunningTotals::turns);
+  add_time("ttft_seconds", turns.ttft_ns, &RunningTotals::ttft_ns);
+  add_time("queueing_seconds", turns.queueing_ns, &RunningTotals::queueing_ns);
   const auto add_quantile = [&](const char* name, double q) {
     if (const auto interval = batches.quantile_interval(turns.ttft_ns, q)) {
       json[name] = Json{{"low", static_cast<double>(interval->low) * kNanosecond},
                         {"high", static_cast<double>(interval->high) * kNanosecond}};
-      add_trust(json[name], interval->trust);
     }
   };
   add_quantile("ttft_seconds_p50", 0.5);
@@ -383,11 +405,8 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
   } else if (!agrees) {
     too_short = fmt::format("the nominal rate is {:.4g} requests/s, the measured one {:.4g}",
                             *nominal, rate);
-  } else if (is_automatic && span < kSessionDurations * session) {
-    too_short = fmt::format(
-        "the measured part lasts {:.0f} s, and the sessions that live at a time last {:.0f} s on "
-        "average, expected {:.0f} times as long",
-        span, session, kSessionDurations);
+  } else if (is_automatic) {
+    too_short = too_few_lifetimes(span, session);
   }
   json["too_short"] = too_short ? Json(*too_short) : Json();
   json["verdict"] = exceeds                     ? kLoadExceedsCapacity
@@ -504,7 +523,6 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
     m["hit_rate"] = hit_rate_report(turns, of_blocks);
   }
   m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
-  m["confidence"] = confidence_report(turns, of_blocks);
   m["truncated_turns"] = turns.truncated_turns;
   m["truncated_tokens"] = turns.truncated_tokens.value;
   m["ttft_seconds"] = seconds_report(turns.ttft_ns);

@@ -32,8 +32,9 @@ struct LinkReport {
 [[nodiscard]] Json block_hits_report(const BlockHits& hits, const Batcher& batcher);
 /// Lost hits by cause; `not_admitted` is one of them if a tier filters.
 [[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false);
-/// 95 % intervals of the headline metrics by batch means.
-[[nodiscard]] Json confidence_report(const TurnMetrics& turns, bool of_blocks = false);
+/// 95 % intervals of the headline metrics in the steady state. Without any, "missing_because" has
+/// the reason: by `load`, the run is overloaded or too short.
+[[nodiscard]] Json confidence_report(const TurnMetrics& turns, bool of_blocks, const Json& load);
 /// {"mean", "p50", "p90", "p95", "p99"} in seconds; null without values.
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.
@@ -57,7 +58,8 @@ using Instances = std::span<Instance* const>;
 /// of all together, the verdict that of the worst. `links` are those of all instances.
 [[nodiscard]] Json load_report(Requests& users, Instances instances, const RunConfig& config);
 /// The measured part has to last this many times as long as the sessions that live at a time last
-/// on average. Shorter ones were up to 16 % off in the rate that meets an SLO.
+/// on average. Shorter ones were up to 16 % off in the rate that meets an SLO, and their intervals
+/// are too narrow.
 inline constexpr double kSessionDurations = 10;
 /// If requests wait in a smaller share of the time, nothing is named as the bottleneck.
 inline constexpr double kLeastWaitingShare = 0.1;

@@ -176,6 +176,8 @@ Json report(Requests& users, Instances instances, const ClassMetrics* classes,
     result["timing"] = *timing;
   }
   result["metrics"] = metrics_report(users, instances, config, links);
+  result["metrics"]["confidence"] =
+      confidence_report(users.turns(), config.system.blocks.has_value(), result["load"]);
   if (classes != nullptr) {
     result["metrics"]["classes"] = classes_report(*classes, config, instances.front()->batcher());
   }

@@ -21,7 +21,7 @@ double at(const Json& result, const char* pointer) {
 }
 
 /// The precision of a run: the larger half width of the 95 % intervals of the mean TTFT (as a share
-/// of it) and of the hit rate. nullopt if an interval is missing or not trusted.
+/// of it) and of the hit rate. nullopt if an interval is missing.
 std::optional<double> precision_of(const Json& result) {
   double worst = 0;
   for (const auto& [name, mean] : {std::pair("ttft_seconds", "/metrics/ttft_seconds/mean"),
@@ -33,12 +33,8 @@ std::optional<double> precision_of(const Json& result) {
     if (!result.contains(pointer)) {
       return std::nullopt;
     }
-    const Json& interval = result.at(pointer);
-    if (interval["trusted"] != true) {
-      return std::nullopt;
-    }
     const double whole = *mean == '\0' ? 1 : at(result, mean);
-    worst = std::max(worst, interval["half_width"].get<double>() / whole);
+    worst = std::max(worst, result.at(pointer)["half_width"].get<double>() / whole);
   }
   return worst;
 }

@@ -143,15 +143,6 @@ std::string setting(const Json& config) {
                            has_groups(config) ? "some differ from" : "each", text);
 }
 
-/// Rounds up to one digit.
-std::int64_t rounded_up(std::int64_t number) {
-  std::int64_t unit = 1;
-  while (number >= 10 * unit) {
-    unit *= 10;
-  }
-  return (number + unit - 1) / unit * unit;
-}
-
 std::string workload_line(const Json& result) {
   const Json& config = result["config"];
   const std::string trace = text_or_none(config, "/workload/trace");
@@ -282,31 +273,20 @@ std::string describe_confidence(const Json& result) {
       {"TTFT p99 s", "ttft_seconds_p99", 1, "{:.3f} to {:.3f}"},
       {"queueing mean s", "queueing_seconds", 1, "{:.3f} to {:.3f}"}};
   const Json& confidence = result["metrics"]["confidence"];
-  if (confidence.is_null()) {
-    return "no intervals: batch means are of one server (seeds may be compared)\n";
+  if (confidence.contains("missing_because")) {
+    return fmt::format("no intervals: {}\n", confidence["missing_because"].get<std::string>());
   }
-  std::string text = fmt::format("{:.0f} % intervals, from means of {} batches of {} turns\n",
-                                 confidence["level"].get<double>() * kPercent,
-                                 confidence["batches"].get<std::int64_t>(),
-                                 confidence["turns_per_batch"].get<std::int64_t>());
-  std::int64_t needed = 0;
+  std::string text = fmt::format("{:.0f} % intervals of the steady state\n",
+                                 confidence["level"].get<double>() * kPercent);
   for (const Line& line : kLines) {
     if (!confidence.contains(line.name)) {
       continue;
     }
     const Json& interval = confidence[line.name];
     text += fmt::format(
-        "{:<28}{}", line.label,
+        "{:<28}{}\n", line.label,
         fmt::format(fmt::runtime(line.format), interval["low"].get<double>() * line.factor,
                     interval["high"].get<double>() * line.factor));
-    text += interval["trusted"] == true ? "\n" : "  ?\n";
-    needed = std::max(needed, interval.value("turns_needed", std::int64_t{0}));
-  }
-  // No length suffices for a load beyond capacity. describe_run_length() has advice for short runs.
-  if (needed > 0 && !exceeds_capacity(result) && text_at(result, "/load/too_short").empty()) {
-    text += fmt::format(
-        "?: the interval is too narrow for a run of this length; one of about {} turns would do\n",
-        rounded_up(needed));
   }
   return text;
 }

@@ -74,7 +74,8 @@ struct ResultRow {
 /// The rows in the order of tables.
 [[nodiscard]] std::span<const ResultRow> result_rows();
 
-/// Lines with the confidence intervals of one run's headline metrics, from batch means.
+/// Lines with the confidence intervals of one run's headline metrics, or the reason why it has
+/// none.
 [[nodiscard]] std::string describe_confidence(const Json& result);
 
 /// Aligns cells to a table. The first line has the columns, of which the first `left` are aligned

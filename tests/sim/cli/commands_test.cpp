@@ -230,18 +230,26 @@ TEST_F(Simulate, ComparesSystemsWithExpectations) {
   expect_bad_input(compare, {"expect.json: /lru/metrics/turns: the result has no such value"});
 }
 
-// About 150 turns are too few for intervals that could be trusted.
-TEST_F(Simulate, ShowsIntervalsAndTheirDoubts) {
+TEST_F(Simulate, ShowsIntervalsOfALongRun) {
+  write_run({{"/workload/sessions", 3000},
+             {"/workload/sharegpt/single_turn_fraction", 1},
+             {"/workload/measure", "auto"}});
   const std::string table = kvtier({"simulate", "run.json"}).out;
-  EXPECT_TRUE(contains(table, "95 % intervals, from means of ")) << table;
+  ASSERT_TRUE(contains(table, "95 % intervals of the steady state\n")) << table;
   for (const char* label :
-       {"hit rate, all turns %", "hit rate, history tokens %", "TTFT mean s", "queueing mean s"}) {
+       {"hit rate, all turns %", "TTFT mean s", "TTFT p90 s", "queueing mean s"}) {
     EXPECT_TRUE(contains(table.substr(table.find("95 % intervals")), label)) << table;
   }
-  EXPECT_TRUE(contains(table, "  ?\n")) << table;
-  EXPECT_FALSE(contains(table, "?: ")) << "the run is too short, which is said with what to set";
+}
+
+// About 150 turns are too few.
+TEST_F(Simulate, SaysWhyAShortRunHasNoIntervals) {
+  const std::string table = kvtier({"simulate", "run.json"}).out;
+  EXPECT_TRUE(contains(table, "\nno intervals: the ")) << table;
+  EXPECT_FALSE(contains(table, "95 % intervals")) << table;
   const json confidence = result_of({})["metrics"]["confidence"];
-  EXPECT_EQ(confidence["ttft_seconds"]["doubt"], "too few turns");
+  EXPECT_FALSE(confidence.contains("ttft_seconds"));
+  EXPECT_TRUE(contains(table, confidence["missing_because"])) << confidence;
 }
 
 TEST_F(Simulate, FindsTheCapacity) {

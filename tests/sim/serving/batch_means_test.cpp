@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <string>
+#include <numbers>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,6 @@
 
 namespace kvtier::test {
 namespace {
-
-using Interval = BatchMeans::Interval;
 
 /// Whole numbers in the order of waits, whose buckets are fine wherever these lie.
 std::int64_t in_histogram(double wait) {
@@ -39,11 +38,11 @@ struct Stream {
       }
     }
   }
-  [[nodiscard]] Interval interval() const {
-    return *batches.interval(&RunningTotals::queueing_ns, &RunningTotals::turns);
+  [[nodiscard]] std::optional<double> half_width() const {
+    return batches.half_width(&RunningTotals::queueing_ns, &RunningTotals::turns);
   }
   [[nodiscard]] bool covers(double mean) const {
-    return std::abs(totals.queueing_ns / totals.turns - mean) <= interval().half_width;
+    return std::abs(totals.queueing_ns / totals.turns - mean) <= half_width().value();
   }
   [[nodiscard]] bool quantile_covers(double q, double truth) const {
     const auto interval = *batches.quantile_interval(ttft, q);
@@ -70,11 +69,9 @@ std::function<double()> single_server(RandomStream& random, double rho) {
   };
 }
 
-/// Shares of streams whose interval covers the mean, whose interval is doubted, and whose interval
-/// of a quantile covers that.
+/// Shares of streams whose interval covers the mean, and whose interval of a quantile covers that.
 struct Shares {
   double covered = 0;
-  double doubted = 0;
   double quantile_covered = 0;
 };
 struct Quantile {
@@ -90,153 +87,100 @@ Shares shares(const Process& process, double parameter, int turns, double mean,
     RandomStream random(static_cast<std::uint64_t>(i), "stream");
     const Stream stream(turns, process(random, parameter));
     shares.covered += stream.covers(mean) ? 1.0 / kStreams : 0;
-    shares.doubted += stream.interval().trust.doubt != nullptr ? 1.0 / kStreams : 0;
     shares.quantile_covered +=
         stream.quantile_covers(quantile.q, quantile.truth) ? 1.0 / kStreams : 0;
   }
   return shares;
 }
 
-// 1, 3, 2, 6, 4, 8 are batches of 4, 8 and 12, mean 8: squares 16 + 0 + 16 = 32, over 2 x 3 and the
-// two turns of a batch: 2.309 / 2 = 1.155, times 4.303 (2 degrees) 4.968. The halves' deviations
-// from 4 are -3, -1, -2, 2, 0, 4: lag 1 (3 + 2 - 4 + 0 + 0) / (9 + 1 + 4 + 4 + 0 + 16) = 1 / 34.
-TEST(BatchMeans, AreThoseOfPairsInAShortRun) {
-  const double waits[] = {1, 3, 2, 6, 4, 8};
-  const Stream stream(6, [&waits, i = 0]() mutable { return waits[i++]; });
-  EXPECT_EQ(stream.batches.batches(), 3);
-  EXPECT_EQ(stream.batches.turns_per_batch(), 2);
-  EXPECT_NEAR(stream.interval().half_width, 4.968, 0.001);
-  EXPECT_NEAR(stream.interval().trust.lag_1, 1.0 / 34, 1e-12);
-  EXPECT_STREQ(stream.interval().trust.doubt, "too few turns");
+// Waits of 512 turns in 32 batches of 16 follow the first cosine, so the sums of batches are 16
+// cos(pi (i + 1/2) / 32). Their first coefficient is 16 x 32 / 2 = 256, and the others are 0: the
+// variance of the sum of all is 2 x 256^2 / 5, its root 161.91. Over 512 turns, times 2.5706
+// (Student's t, 5 degrees of freedom), 0.8129.
+TEST(BatchMeans, TakeTheirVarianceFromTheSlowestCosines) {
+  const Stream stream(
+      512, [turn = 0]() mutable { return std::cos(std::numbers::pi * (turn++ / 16 + 0.5) / 32); });
+  EXPECT_EQ(stream.batches.batches(), 32);
+  EXPECT_EQ(stream.batches.turns_per_batch(), 16);
+  EXPECT_NEAR(stream.half_width().value(), 0.8129, 0.0001);
 }
 
-// Turns whose correlation falls by a factor of e over 200 turns: halves of batches of 100 turns
-// correlate, and those of a run as long as is asked for do not.
-TEST(BatchMeans, NameARunThatIsLongEnough) {
-  const double phi = std::exp(-1.0 / 200);
-  int doubted = 0;
-  constexpr int kStreams = 40;
-  for (int i = 0; i < kStreams; ++i) {
-    RandomStream random(static_cast<std::uint64_t>(i), "length");
-    const Stream shorter(6300, autoregression(random, phi));
-    const BatchMeans::Trust trust = shorter.interval().trust;
-    ASSERT_STREQ(trust.doubt, "batches correlate") << i;
-    EXPECT_GT(trust.turns_needed, 2 * 6300);
-    EXPECT_LT(trust.turns_needed, 40 * 6300);
-    const Stream longer(static_cast<int>(trust.turns_needed), autoregression(random, phi));
-    doubted += longer.interval().trust.doubt != nullptr ? 1 : 0;
-  }
-  EXPECT_LE(doubted, kStreams / 2);
-}
-
-// Found and needed tokens of two batches of two turns: 30 of 40, then 30 of 80; 60 of 120 is one
-// half. Beyond that half are 10 and -10: 200 / (1 x 2) is 100, its root 10 over the 60 that a batch
-// needs 1/6, times 12.706 (1 degree) 2.118.
+// Half of the needed tokens are found, 100 or 300: the ratio is the same in all batches.
 TEST(BatchMeans, UseBothSumsOfARatio) {
   BatchMeans batches;
-  const double found[] = {10, 30, 40, 60};
-  const double needed[] = {20, 40, 80, 120};
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(batches.ends_batch());
-    batches.add({.turns = i + 1.0, .reused_tokens = found[i], .history_tokens = needed[i]});
+  RunningTotals totals;
+  for (int i = 0; i < 1024; ++i) {
+    const double needed = i % 1000 < 500 ? 100 : 300;
+    totals.turns += 1;
+    totals.history_tokens += needed;
+    totals.reused_tokens += needed / 2;
+    if (batches.ends_batch()) {
+      batches.add(totals);
+    }
   }
-  const auto interval =
-      batches.interval(&RunningTotals::reused_tokens, &RunningTotals::history_tokens);
-  ASSERT_TRUE(interval);
-  EXPECT_NEAR(interval->half_width, 2.118, 0.001);
+  EXPECT_EQ(batches.half_width(&RunningTotals::reused_tokens, &RunningTotals::history_tokens), 0);
+  EXPECT_GT(batches.half_width(&RunningTotals::reused_tokens, &RunningTotals::turns), 1);
 }
 
-TEST(BatchMeans, AreMissingWithoutTwoBatchesOrAnythingNeeded) {
-  BatchMeans batches;
-  const auto tokens = [&] {
-    return batches.interval(&RunningTotals::reused_tokens, &RunningTotals::history_tokens);
-  };
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_FALSE(batches.interval(&RunningTotals::turns, &RunningTotals::turns));
-    batches.add({.turns = i + 1.0});
-  }
-  batches.add({.turns = 4});
-  EXPECT_TRUE(batches.interval(&RunningTotals::turns, &RunningTotals::turns));
-  EXPECT_FALSE(tokens());
+TEST(BatchMeans, AreMissingWithLessThan512TurnsOrNothingNeeded) {
+  const auto of = [](int turns) { return Stream(turns, [] { return 3.0; }); };
+  EXPECT_FALSE(of(511).half_width());
+  const Stream enough = of(512);
+  EXPECT_EQ(enough.half_width(), 0);
+  EXPECT_FALSE(
+      enough.batches.half_width(&RunningTotals::reused_tokens, &RunningTotals::history_tokens));
 }
 
-// Halves of batches double when there would be 64: 63 turns are 31 batches of 2, 64 are 16 of 4,
-// and 1,000,000 are halves of 2^14 = 16,384 (2^13 would be 122), 61 of them.
+// Batches double when there would be 64: 63 turns are 63 batches, 64 are 32 of 2, and 1,000,000 are
+// batches of 2^14 = 16,384 (2^13 would be 122), 61 of them.
 TEST(BatchMeans, AreFewHoweverLongTheRun) {
   const auto of = [](int turns) { return Stream(turns, [] { return 1.0; }).batches; };
-  EXPECT_EQ(of(63).batches(), 31);
-  EXPECT_EQ(of(63).turns_per_batch(), 2);
-  EXPECT_EQ(of(64).batches(), 16);
-  EXPECT_EQ(of(64).turns_per_batch(), 4);
-  EXPECT_EQ(of(1000000).batches(), 30);
-  EXPECT_EQ(of(1000000).turns_per_batch(), 32768);
+  EXPECT_EQ(of(63).batches(), 63);
+  EXPECT_EQ(of(63).turns_per_batch(), 1);
+  EXPECT_EQ(of(64).batches(), 32);
+  EXPECT_EQ(of(64).turns_per_batch(), 2);
+  EXPECT_EQ(of(1000000).batches(), 61);
+  EXPECT_EQ(of(1000000).turns_per_batch(), 16384);
 }
 
-// Two batches of two turns, 1 and 2, then 1 and 4: up to the median, 1, is half of each, so that
-// its interval has no width. Up to 2 are 2 and 1 of 3: 0.5 and -0.5 beyond 0.75 of two turns, whose
-// standard error 0.5 over 2 is 0.25, times 12.706 3.2: from the least to the largest.
+// All turns of the first half of a run wait longer than those of the second half. The share up to
+// the median is 0 in the first half and 1 in the second one, so it is hardly known.
 TEST(BatchMeans, UseTheShareOfTurnsUpToAQuantile) {
-  BatchMeans batches;
-  RunningTotals totals;
-  Histogram ttfts;
-  for (const std::int64_t ttft : {1, 2, 1, 4}) {
-    ttfts.add(ttft);
-    totals.ttft = HistogramCounts(ttfts);
-    totals.turns += 1;
-    ASSERT_TRUE(batches.ends_batch());
-    batches.add(totals);
-  }
-  const auto median = *batches.quantile_interval(ttfts, 0.5);
-  EXPECT_EQ(median.low, 1);
-  EXPECT_EQ(median.high, 1);
-  const auto three_quarters = *batches.quantile_interval(ttfts, 0.75);
-  EXPECT_EQ(three_quarters.low, 1);
-  EXPECT_EQ(three_quarters.high, 4);
-  EXPECT_STREQ(median.trust.doubt, "too few turns");
-  EXPECT_FALSE(BatchMeans().quantile_interval(ttfts, 0.5));
+  const Stream drift(1024, [turn = 0]() mutable { return turn++ < 512 ? 2.0 : 1.0; });
+  const auto wide = drift.batches.quantile_interval(drift.ttft, 0.5).value();
+  EXPECT_EQ(wide.low, drift.ttft.quantile(0));
+  EXPECT_EQ(wide.high, drift.ttft.quantile(1));
+  const Stream even(1024, [turn = 0]() mutable { return turn++ % 2 == 0 ? 2.0 : 1.0; });
+  const auto narrow = even.batches.quantile_interval(even.ttft, 0.4).value();
+  EXPECT_EQ(narrow.low, narrow.high);
 }
 
-// 3.2 turns of a batch of 32 are beyond the quantile of 0.9 (512 independent turns), and 6.4 of a
-// batch of 64 (1,024 turns).
-TEST(BatchMeans, TrustQuantilesWithEnoughTurnsBeyondThem) {
-  const auto doubt = [](int turns) {
+// 79.9 of 799 turns are beyond the quantile of 0.9, and 80.1 of 801.
+TEST(BatchMeans, HaveQuantilesWith80TurnsBeyondThem) {
+  const auto interval = [](int turns, double q) {
     RandomStream random(1, "stream");
     const Stream stream(turns, [&] { return random.normal(); });
-    return stream.batches.quantile_interval(stream.ttft, 0.9)->trust.doubt;
+    return stream.batches.quantile_interval(stream.ttft, q);
   };
-  EXPECT_STREQ(doubt(512), "too few turns");
-  EXPECT_EQ(doubt(1024), nullptr);
+  EXPECT_FALSE(interval(799, 0.9));
+  EXPECT_TRUE(interval(801, 0.9));
+  EXPECT_FALSE(interval(799, 0.1));
+  EXPECT_FALSE(interval(511, 0.5));
 }
 
-TEST(BatchMeans, HaveNoWidthForAConstant) {
-  const Stream stream(5000, [] { return 3.0; });
-  EXPECT_EQ(stream.interval().half_width, 0);
-  EXPECT_EQ(stream.interval().trust.doubt, nullptr);
-}
-
-// 512 turns are 16 batches of 32, the least that is trusted; 511 are 31 of 16.
-TEST(BatchMeans, AreTrustedFrom512TurnsOn) {
-  RandomStream random(1, "stream");
-  const auto draw = [&] { return random.normal(); };
-  EXPECT_STREQ(Stream(511, draw).interval().trust.doubt, "too few turns");
-  EXPECT_EQ(Stream(512, draw).interval().trust.doubt, nullptr);
-}
-
-// A thousand streams of coverage 0.95 cover within 3 standard errors, 0.02, of it, and one in 20 is
-// doubted without need. A normal variable's quantile of 0.9 is 1.2816.
+// A thousand streams of coverage 0.95 cover within 3 standard errors, 0.02, of it. A normal
+// variable's quantile of 0.9 is 1.2816.
 TEST(BatchMeans, CoverTheMeanOfIndependentWaits) {
   const Shares found = shares(autoregression, 0.0, 2000, 0, {0.9, 1.2816});
   EXPECT_NEAR(found.covered, 0.95, 0.02);
-  EXPECT_NEAR(found.doubted, 0.05, 0.02);
   EXPECT_NEAR(found.quantile_covered, 0.95, 0.025);
 }
 
-// The correlation of neighbours is 0.9, that of halves of 128 turns about 0.04.
+// The correlation of neighbours is 0.9.
 TEST(BatchMeans, CoverTheMeanOfCorrelatedWaits) {
   const Shares found = shares(autoregression, 0.9, 8191, 0);
   EXPECT_NEAR(found.covered, 0.95, 0.02);
   EXPECT_NEAR(found.quantile_covered, 0.95, 0.025);
-  EXPECT_LT(found.doubted, 0.15);
 }
 
 // At load 0.5 waits are correlated over some dozens of turns, and skewed. One is above w with
@@ -247,12 +191,12 @@ TEST(BatchMeans, CoverTheMeanWaitOfASingleServer) {
   EXPECT_NEAR(found.quantile_covered, 0.95, 0.03);
 }
 
-// Correlated over a thousand turns, which is more than a batch of 8,000 turns has: intervals are
-// too narrow, and are doubted.
-TEST(BatchMeans, DoubtTurnsThatCorrelateOverABatch) {
-  const Shares found = shares(autoregression, 0.999, 8000, 0);
-  EXPECT_LT(found.covered, 0.8);
-  EXPECT_GT(found.doubted, 0.95);
+// The correlation falls by a factor of e over 500 turns, a twentieth of the run, as that of turns
+// does over the lifetime of a session. A batch has 256 turns.
+TEST(BatchMeans, CoverTheMeanOfTurnsThatCorrelateOverMoreThanABatch) {
+  const Shares found = shares(autoregression, std::exp(-1.0 / 500), 10000, 0);
+  EXPECT_GT(found.covered, 0.915);
+  EXPECT_LT(found.covered, 0.97);
 }
 
 }  // namespace

@@ -275,45 +275,93 @@ TEST(QueueTrend, GrowsThroughoutOnlyIfEachThirdIsLongerAndTheLastLongEnough) {
   EXPECT_FALSE(growing.grows_throughout(at_ms(100), at_ms(100), 0));
 }
 
-// Batches of two turns: a first turn and a hit, a miss and a hit. Each has one hit of two turns,
-// and every TTFT is 30 ms, so their intervals have no width. Of tokens 100 of 100 and 100 of 200
-// are found, 2/3 of all: beyond that are 33.3 and -33.3, whose standard error 33.3 over the 150
-// that a batch needs, times 12.706, is 2.82; a share lies between 0 and 1 whatever that says.
-TEST(Confidence, IsReportedForTheHeadlineMetrics) {
+/// The `load` of a run that lasts so many seconds, with sessions of 10 s.
+Json load_of(double seconds, const char* verdict = kLoadWithinCapacity) {
+  return {{"verdict", verdict},
+          {"measured_seconds", seconds},
+          {"measured", {{"live_session_seconds", 10}}}};
+}
+
+/// Sessions of two turns: a first one, and one that finds all or, in the last quarter, half.
+TurnMetrics turns_of(int sessions) {
   TurnMetrics turns;
-  turns.add(record(0, 0));
-  turns.add(record(100, 100));
-  turns.add(record(100, 0));
-  turns.add(record(100, 100));
-  const Json report = confidence_report(turns);
+  for (int i = 0; i < sessions; ++i) {
+    turns.add(record(0, 0));
+    turns.add(record(100, i < sessions * 3 / 4 ? 100 : 50));
+  }
+  return turns;
+}
+
+// Every TTFT is 30 ms and every queueing 10 ms, so their intervals have no width. The share of hits
+// is 1/2 in three quarters of the run and 0 in the last one, so coefficient j is the step 1/2 times
+// sqrt(2) sin(3 pi j / 4) / (pi j): 0.159, 0.113, 0.053, 0 and 0.032. The root of their mean square
+// is 0.0914, times 2.5706 0.235. The share of tokens has the same step, from 1 to 1/2.
+TEST(Confidence, IsReportedForTheHeadlineMetrics) {
+  const Json report = confidence_report(turns_of(8192), false, load_of(100));
   EXPECT_EQ(report["level"], 0.95);
-  EXPECT_EQ(report["batches"], 2);
-  EXPECT_EQ(report["turns_per_batch"], 2);
-  EXPECT_EQ(report["hit_rate_all_turns"]["half_width"], 0);
-  EXPECT_EQ(report["hit_rate_all_turns"]["low"], 0.5);
-  EXPECT_EQ(report["hit_rate_all_turns"]["high"], 0.5);
-  EXPECT_NEAR(report["hit_rate_tokens"]["half_width"].get<double>(), 2.82, 0.005);
-  EXPECT_EQ(report["hit_rate_tokens"]["low"], 0);
+  EXPECT_EQ(report["batches"], 32);
+  EXPECT_EQ(report["turns_per_batch"], 512);
+  EXPECT_EQ(report["degrees_of_freedom"], 5);
+  EXPECT_NEAR(report["hit_rate_all_turns"]["half_width"].get<double>(), 0.235, 0.002);
+  EXPECT_NEAR(report["hit_rate_all_turns"]["low"].get<double>(), 0.375 - 0.235, 0.002);
+  EXPECT_NEAR(report["hit_rate_tokens"]["half_width"].get<double>(), 0.235, 0.002);
   EXPECT_EQ(report["hit_rate_tokens"]["high"], 1);
   EXPECT_DOUBLE_EQ(report["ttft_seconds"]["low"].get<double>(), 0.03);
   EXPECT_DOUBLE_EQ(report["queueing_seconds"]["high"].get<double>(), 0.01);
   EXPECT_DOUBLE_EQ(report["ttft_seconds_p90"]["low"].get<double>(), 0.03);
   EXPECT_DOUBLE_EQ(report["ttft_seconds_p99"]["high"].get<double>(), 0.03);
-  EXPECT_EQ(report["ttft_seconds"]["trusted"], false);
-  EXPECT_EQ(report["ttft_seconds"]["doubt"], "too few turns");
+  EXPECT_FALSE(report.contains("missing_because"));
+}
+
+// TTFTs of 30 ms and, in the last quarter, 330 ms: the interval of the mean, 105 ms, is positive,
+// and has the same factor on both sides.
+TEST(Confidence, OfTimesIsOnALogarithmicScale) {
+  TurnMetrics turns;
+  for (int i = 0; i < 1024; ++i) {
+    RequestRecord one = record(0, 0);
+    one.first_token = at_ms(i < 768 ? 30 : 330);
+    one.finished = at_ms(400);
+    turns.add(one);
+  }
+  const Json ttft = confidence_report(turns, false, load_of(100))["ttft_seconds"];
+  const double low = ttft["low"];
+  EXPECT_GT(ttft["half_width"], 0.105);
+  EXPECT_GT(low, 0);
+  EXPECT_NEAR(low * ttft["high"].get<double>(), 0.105 * 0.105, 1e-9);
+}
+
+TEST(Confidence, IsMissingWithAReasonForOverloadedOrShortRuns) {
+  const auto why = [](const TurnMetrics& turns, const Json& load) {
+    const Json report = confidence_report(turns, false, load);
+    EXPECT_FALSE(report.contains("ttft_seconds"));
+    return report.value("missing_because", "");
+  };
+  const TurnMetrics many = turns_of(512);
+  EXPECT_EQ(why(many, load_of(1000, kLoadExceedsCapacity)), "the load exceeds capacity");
+  EXPECT_EQ(why(many, load_of(1000, kRunTooShort)), "the run is too short");
+  EXPECT_EQ(why(many, load_of(99)),
+            "the measured part lasts 99 s, and the sessions that live at a time last 10 s on "
+            "average, expected 10 times as long");
+  EXPECT_EQ(why(turns_of(255), load_of(100)), "510 turns are measured, expected at least 512");
+}
+
+// 1,024 turns have 10 beyond the quantile of 0.99, and 51 beyond that of 0.95.
+TEST(Confidence, LeavesOutQuantilesWithFewTurnsBeyondThem) {
+  const Json report = confidence_report(turns_of(512), false, load_of(100));
+  EXPECT_TRUE(report.contains("ttft_seconds_p90"));
+  EXPECT_FALSE(report.contains("ttft_seconds_p95"));
+  EXPECT_FALSE(report.contains("ttft_seconds_p99"));
 }
 
 // First turns need no history: there is no share of it.
 TEST(Confidence, LeavesOutSharesWithoutAHistory) {
   TurnMetrics turns;
-  EXPECT_FALSE(confidence_report(TurnMetrics()).contains("hit_rate_all_turns"));
   for (int i = 0; i < 600; ++i) {
     turns.add(record(0, 0));
   }
-  const Json report = confidence_report(turns);
+  const Json report = confidence_report(turns, false, load_of(100));
   EXPECT_FALSE(report.contains("hit_rate_tokens"));
-  EXPECT_EQ(report["ttft_seconds"]["trusted"], true);
-  EXPECT_FALSE(report["ttft_seconds"].contains("doubt"));
+  EXPECT_TRUE(report.contains("ttft_seconds"));
 }
 
 }  // namespace

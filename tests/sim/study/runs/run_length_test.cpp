@@ -139,28 +139,6 @@ TEST(RunLength, CapacityFromShortAndLongRunsAgreesOrIsRefused) {
       1, 0.15);
 }
 
-TEST(Confidence, NamesOnceTheTurnsThatWouldDo) {
-  Json result = run(planner(10000));
-  for (auto& [name, interval] : result["metrics"]["confidence"].items()) {
-    if (interval.is_object()) {
-      interval["trusted"] = true;
-      interval["turns_needed"] = 0;
-    }
-  }
-  for (const char* name : {"ttft_seconds", "queueing_seconds"}) {
-    Json& interval = result["metrics"]["confidence"][name];
-    interval["trusted"] = false;
-    interval["doubt"] = "batches correlate";
-    interval["turns_needed"] = 123456;
-  }
-  const std::string text = describe_confidence(result);
-  const std::string line =
-      "?: the interval is too narrow for a run of this length; one of about 200000 turns would "
-      "do\n";
-  EXPECT_NE(text.find(line), std::string::npos) << text;
-  EXPECT_EQ(text.find(line), text.rfind(line));
-}
-
 // ---- Runs that grow ----
 
 ResolvedConfig growing(const std::string& rate, double precision = 0.1) {
