@@ -177,7 +177,7 @@ TEST_F(EnginesCache, NamesEveryProblemOfATable) {
   expect_bad_input(arguments(), {"vllm_mgr_prompt_mine_b512, 1Ki: a request of 1100 tokens and a "
                                  "response of 5 has no room"});
   expect_bad_input({"reproduce", "engines-cache", "--oracles", "nowhere", "--trace", "trace.jsonl"},
-                   {"nowhere: expected a folder: No such file or directory"});
+                   {"nowhere: expected a folder"});
 }
 
 TEST_F(EnginesCache, RefusesTwoFilesOfAName) {
