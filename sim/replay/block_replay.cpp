@@ -20,6 +20,7 @@
 #include "sim/store/belady.hpp"
 #include "sim/store/offload_steps.hpp"
 #include "sim/store/stores.hpp"
+#include "sim/store/unlimited_cache.hpp"
 
 namespace kvtier {
 namespace {
@@ -83,6 +84,10 @@ class BlockReplay {
           "/system/blocks/partial_blocks: expected false: only a trace that names its blocks tells "
           "equal partial blocks");
     }
+    if (accesses_.named()) {
+      without_limit_.emplace(accesses_.streams(),
+                             config.system.blocks->partial_reuse ? Tokens(1) : block_);
+    }
   }
 
   [[nodiscard]] Accesses& accesses() { return accesses_; }
@@ -107,6 +112,9 @@ class BlockReplay {
     store_->advance(accesses_.now());
     if (partial_blocks_) {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
+    }
+    if (without_limit_) {
+      look_up_without_limit(prompt, measured);
     }
     Room room{.taken = prompt.tokens, .needed = prompt.tokens};
     Tokens fetched;
@@ -178,6 +186,11 @@ class BlockReplay {
 
   [[nodiscard]] Json metrics() const {
     Json json = hits(found_);
+    if (without_limit_) {
+      json["ideal_hit_rate"] = {{"turns", share(ideal_.turns_with_hits, found_.turns)},
+                                {"tokens", share(ideal_.tokens.front(), found_.prompt_tokens)},
+                                {"blocks", share(ideal_.blocks.front(), found_.prompt_blocks)}};
+    }
     for (std::size_t i = 0; i < classes_.size(); ++i) {
       json["classes"][classes_[i]] = hits(of_classes_[i]);
     }
@@ -231,6 +244,18 @@ class BlockReplay {
         : store(std::move(own)), steps(*store), found(tiers) {}
   };
 
+  void look_up_without_limit(const Context& prompt, bool measured) {
+    const TurnContent& content = accesses_.content();
+    Match match{.tokens = without_limit_->find(prompt)};
+    without_limit_->add(prompt);
+    if (accesses_.response_is_known()) {
+      without_limit_->add(content.whole);
+    }
+    if (measured) {
+      match.by_pool = {std::min(match.tokens, content.prompt.tokens)};
+      count(ideal_, content.prompt.tokens, prompt.tokens, match);
+    }
+  }
   void begin_routing(const RunConfig& config, const PolicyRegistry& registry) {
     router_.emplace(ClusterRouter::Setup{
         .config = &config, .registry = &registry, .streams = &accesses_.streams()});
@@ -369,6 +394,9 @@ class BlockReplay {
   /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;
   Found found_;
+  /// Set for a source that names its tokens: what the same requests find in a cache without limit.
+  std::optional<UnlimitedCache> without_limit_;
+  Found ideal_{1};
   /// Hits by class of a mix of workloads.
   std::vector<Found> of_classes_;
   std::vector<std::string> classes_;

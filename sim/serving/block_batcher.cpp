@@ -129,7 +129,7 @@ void BlockBatcher::on_completion(Completion completion) {
         } else if (purpose == kSave) {
           if (--saving_ == 0) {
             write_to_storage();
-            requests_.gpu_time().exposed_save += backend_.now() - saving_since_;
+            requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
             requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
           }
         } else if (purpose != kIterationLoad) {
@@ -722,6 +722,7 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }
+  requests_.look_up_without_limit(slot);
   ++hits_.turns;
   hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
   hits_.prompt_tokens += work.prompt.value;
@@ -852,14 +853,11 @@ void BlockBatcher::finish_iteration() {
       loads ? requests_.waited_for_kv(now - gpu_since_, compute) : SimDuration();
   const SimDuration prefill = now - gpu_since_ - waited - decode_part;
   gpu_ = Gpu::idle;
-  requests_.gpu_time().prefill += prefill;
-  requests_.gpu_time().decode += decode_part;
-  requests_.gpu_time().exposed_load += waited;
-  requests_.waits().end_command(
-      now - gpu_since_, waited,
-      loads ? requests_.topology().wait_cause(tiers_[1]->medium(), Medium::hbm)
-            : WaitCause::gpu_compute,
-      now);
+  requests_.count_gpu(gpu_since_,
+                      {.prefill = prefill, .decode = decode_part, .exposed_load = waited});
+  requests_.end_command(now - gpu_since_, waited,
+                        loads ? requests_.topology().wait_cause(tiers_[1]->medium(), Medium::hbm)
+                              : WaitCause::gpu_compute);
   const auto prompts = static_cast<std::int64_t>(prompts_.size());
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,
@@ -924,8 +922,8 @@ void BlockBatcher::report_iterations(std::int64_t iterations) {
 void BlockBatcher::finish_decode(std::int64_t iterations) {
   const SimDuration duration = backend_.now() - gpu_since_;
   gpu_ = Gpu::idle;
-  requests_.gpu_time().decode += duration;
-  requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
+  requests_.count_gpu(gpu_since_, {.decode = duration});
+  requests_.end_command(duration, SimDuration(), WaitCause::gpu_compute);
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
   report_iterations(iterations);
   decode_per_request_ += duration / decoding_;

@@ -177,6 +177,7 @@ class Cluster final : private Dispatcher {
 
   // Dispatcher
   void on_admitted(std::uint32_t request) override;
+  void on_looked_up(std::uint32_t request) override { users_.look_up_without_limit(request); }
   void on_first_token(std::uint32_t request) override;
   void fetch(std::uint32_t request, Tokens tokens) override;
   bool on_finished(std::uint32_t request, const RequestRecord& record) override;

@@ -57,7 +57,7 @@ class Instance final {
     return requests_.session_durations();
   }
   [[nodiscard]] GpuTime measured_gpu_time() const { return requests_.measured_gpu_time(); }
-  [[nodiscard]] const GpuTime& total_gpu_time() { return requests_.gpu_time(); }
+  [[nodiscard]] const GpuTime& total_gpu_time() const { return requests_.gpu_time(); }
   /// Tier counters when the measured part began.
   [[nodiscard]] const std::vector<TierCounters>& tiers_before() const { return tiers_before_; }
   /// Tier counters when it ended: transfers may go on afterwards, and are not part of it.

@@ -160,11 +160,16 @@ struct GpuTime {
   SimDuration exposed_save;
 
   [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
-  GpuTime operator-(const GpuTime& other) const {
-    return {.prefill = prefill - other.prefill,
-            .decode = decode - other.decode,
-            .exposed_load = exposed_load - other.exposed_load,
-            .exposed_save = exposed_save - other.exposed_save};
+  /// Of each part the share part / whole.
+  [[nodiscard]] GpuTime scaled(SimDuration part, SimDuration whole) const {
+    const auto scale = [&](SimDuration time) {
+      return SimDuration(
+          static_cast<std::int64_t>(static_cast<Int128>(time.ns) * part.ns / whole.ns));
+    };
+    return {.prefill = scale(prefill),
+            .decode = scale(decode),
+            .exposed_load = scale(exposed_load),
+            .exposed_save = scale(exposed_save)};
   }
   GpuTime& operator+=(const GpuTime& other) {
     prefill += other.prefill;
@@ -218,10 +223,11 @@ struct Occupied {
   }
 };
 
-/// Mean queue length over time in a fixed number of buckets, whose width doubles when the run
-/// outgrows them.
+/// Mean numbers over time of requests that wait and of those in service, in a fixed number of
+/// buckets, whose width doubles when the run outgrows them.
 class QueueTrend {
  public:
+  /// So many requests wait from now on.
   void set_length(std::size_t length, SimTime now);
   /// Mean length between two times, to the resolution of the buckets.
   [[nodiscard]] double mean(SimTime from, SimTime to);

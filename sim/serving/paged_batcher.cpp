@@ -455,7 +455,7 @@ void PagedBatcher::stall() {
 
 void PagedBatcher::count_stall() {
   if (gpu_ == Gpu::stalled) {
-    requests_.gpu_time().exposed_save += backend_.now() - stall_counted_;
+    requests_.count_gpu(stall_counted_, {.exposed_save = backend_.now() - stall_counted_});
     stall_counted_ = backend_.now();
   }
 }
@@ -535,14 +535,11 @@ void PagedBatcher::finish_iteration() {
   const SimDuration waited = requests_.waited_for_kv(now - gpu_since_, compute);
   const SimDuration prefill = now - gpu_since_ - waited - decode;
   gpu_ = Gpu::idle;
-  requests_.gpu_time().prefill += prefill;
-  requests_.gpu_time().decode += decode;
-  requests_.gpu_time().exposed_load += waited;
+  requests_.count_gpu(gpu_since_, {.prefill = prefill, .decode = decode, .exposed_load = waited});
   const bool loads = waited.ns > 0 && !load_.empty();  // a device may take longer without a load
-  requests_.waits().end_command(
+  requests_.end_command(
       now - gpu_since_, loads ? waited : SimDuration(),
-      loads ? requests_.topology().wait_cause(slowest_load_, Medium::hbm) : WaitCause::gpu_compute,
-      now);
+      loads ? requests_.topology().wait_cause(slowest_load_, Medium::hbm) : WaitCause::gpu_compute);
   const auto prompts = static_cast<std::int64_t>(prompts_.size());
   requests_.report_gpu(
       GpuActivity::prefill, gpu_since_,
@@ -639,8 +636,8 @@ void PagedBatcher::finish_decode(std::int64_t iterations) {
   const SimDuration duration = backend_.now() - gpu_since_;
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
-  requests_.gpu_time().decode += duration;
-  requests_.waits().end_command(duration, SimDuration(), WaitCause::gpu_compute, backend_.now());
+  requests_.count_gpu(gpu_since_, {.decode = duration});
+  requests_.end_command(duration, SimDuration(), WaitCause::gpu_compute);
   decode_per_request_ += duration / batch;
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, batch);
   report_iterations(true, iterations);

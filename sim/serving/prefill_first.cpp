@@ -132,7 +132,7 @@ void PrefillFirst::stall() {
 
 void PrefillFirst::end_stall() {
   gpu_ = Gpu::idle;
-  requests_.gpu_time().exposed_save += backend_.now() - gpu_since_;
+  requests_.count_gpu(gpu_since_, {.exposed_save = backend_.now() - gpu_since_});
   requests_.report_gpu(GpuActivity::save_stall, gpu_since_, -1, 0);
 }
 
@@ -272,9 +272,8 @@ void PrefillFirst::note_pieces(EntryKey key, const Lookup& prompt, const Lookup&
 void PrefillFirst::count_wait(SimDuration elapsed, SimDuration waited, Medium from, Medium to) {
   // A device may take longer than it computes without a load.
   const bool loads = waited.ns > 0 && from != Medium::hbm;
-  requests_.waits().end_command(
-      elapsed, loads ? waited : SimDuration(),
-      loads ? requests_.topology().wait_cause(from, to) : WaitCause::gpu_compute, backend_.now());
+  requests_.end_command(elapsed, loads ? waited : SimDuration(),
+                        loads ? requests_.topology().wait_cause(from, to) : WaitCause::gpu_compute);
 }
 
 /// Loads from several media at once.
@@ -506,8 +505,7 @@ void PrefillFirst::finish_prefill(SimDuration compute) {
   count_wait(now - gpu_since_ - late, std::max(waited - late, SimDuration()), loading_from_,
              Medium::hbm);
   r.decode_share = SimDuration(0) - decode_per_request_;
-  requests_.gpu_time().prefill += r.prefill_compute;
-  requests_.gpu_time().exposed_load += waited;
+  requests_.count_gpu(gpu_since_, {.prefill = r.prefill_compute, .exposed_load = waited});
   requests_.report_gpu(GpuActivity::prefill, gpu_since_, r.session, 1);
   if (requests_.reports_iterations()) {
     requests_.add_to_iteration(slot, std::max(Tokens(1), r.prompt() - r.found.reused));
@@ -545,8 +543,8 @@ void PrefillFirst::finish_decode(std::int64_t iterations) {
   const SimTime now = backend_.now();
   const auto batch = static_cast<std::int64_t>(running_.size());
   gpu_ = Gpu::idle;
-  requests_.gpu_time().decode += now - gpu_since_;
-  requests_.waits().end_command(now - gpu_since_, SimDuration(), WaitCause::gpu_compute, now);
+  requests_.count_gpu(gpu_since_, {.decode = now - gpu_since_});
+  requests_.end_command(now - gpu_since_, SimDuration(), WaitCause::gpu_compute);
   last_decode_ = now - gpu_since_;
   last_iterations_ = iterations;
   decode_per_request_ += (now - gpu_since_) / batch;

@@ -63,6 +63,10 @@ Requests::Requests(const Setup& setup)
 void Requests::begin() {
   if (const auto& hbm = config_.system.tiers.hbm; config_.system.blocks && hbm) {
     workload_.count_blocks(source_, hbm->block_size);
+    if (source_.streams() != nullptr) {
+      without_limit_.emplace(*source_.streams(),
+                             config_.system.blocks->partial_reuse ? Tokens(1) : hbm->block_size);
+    }
   }
   draw_session();
   if (has_drawn_) {
@@ -345,8 +349,7 @@ void Requests::check_finished() const {
   KVTIER_ASSERT(
       begun_turns_ == finished_turns_ && (is_dispatched() || finished_turns_ == workload_.turns()),
       "every turn finished");
-  // A cluster begins to measure while commands run.
-  KVTIER_ASSERT(is_dispatched() || measured_gpu_time().busy() <= measured_.span(),
+  KVTIER_ASSERT(measured_gpu_time().busy() <= measured_.span(),
                 "GPUs are busy for no longer than they are measured");
   KVTIER_ASSERT(queue_length_ == 0 && suspended_ == 0 && slots_used_ == 0 && hbm_used_.value == 0,
                 "nothing is left running");
@@ -479,6 +482,55 @@ void Requests::occupy(std::int64_t slots, Bytes hbm) {
 /// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
 void Requests::move_measurement() {
   if (admitted_turns_ < config_.workload.warmup_turns) {
+SimDuration Requests::measured_since(SimTime since) const {
+  const SimTime from = std::max(since, measured_.from);
+  const SimTime to = measuring_ ? backend_.now() : std::min(backend_.now(), measured_.to);
+  return std::max(SimDuration(), to - from);
+}
+
+void Requests::count_gpu(SimTime since, const GpuTime& time) {
+  gpu_time_ += time;
+  const SimDuration elapsed = backend_.now() - since;
+  const SimDuration measured = measured_since(since);
+  if (measured == elapsed) [[likely]] {
+    measured_gpu_time_ += time;
+  } else if (measured.ns > 0) {
+    measured_gpu_time_ += time.scaled(measured, elapsed);
+  }
+}
+
+void Requests::end_command(SimDuration elapsed, SimDuration waited, WaitCause way) {
+  const SimTime now = backend_.now();
+  waits_.end_command(elapsed, waited, way, now);
+  if (waited.ns > 0) {
+    const SimDuration measured = measured_since(now - elapsed);
+    measured_load_waits_[way] += SimDuration(
+        static_cast<std::int64_t>(static_cast<Int128>(waited.ns) * measured.ns / elapsed.ns));
+  }
+}
+
+void Requests::look_up_without_limit(SessionSlot slot) {
+  if (dispatcher_ != nullptr) [[unlikely]] {
+    dispatcher_->on_looked_up(dispatched_[slot].number);
+  } else if (without_limit_) {
+    const TurnContent content = tokens(slot).named;
+    const Tokens found = without_limit_->find(content.prompt);
+    without_limit_->add(content.prompt);
+    if (content.whole.stream.valid()) {
+      without_limit_->add(content.whole);
+    }
+    if (measuring_) {
+      const std::int64_t block = config_.system.tiers.hbm->block_size.value;
+      ++hits_without_limit_.turns;
+      hits_without_limit_.turns_with_hits += found.value > 0 ? 1 : 0;
+      hits_without_limit_.prompt_tokens += content.prompt.tokens.value;
+      hits_without_limit_.prompt_blocks += content.prompt.tokens.value / block;
+      hits_without_limit_.hit_tokens[0] += found.value;
+      hits_without_limit_.hit_blocks += found.value / block;
+    }
+  }
+}
+
     return;
   }
   const bool is_over = measured_.stationary && !has_drawn_;
@@ -499,16 +551,17 @@ void Requests::begin_measurement() {
   measuring_ = true;
   occupy(0, hbm_used_);
   occupied_before_ = occupied_;
-  waits_.advance(backend_.now());
+  waits_.settle(backend_.now());
   waits_before_ = waits_.requests();
-  loads_before_ = waits_.loads();
+  measured_load_waits_ = {};
   measured_ = {.from = backend_.now(),
                .to = backend_.now(),
                .stationary = is_stationary_ && has_drawn_,
                .sessions_before = workload_.sessions() - (has_drawn_ ? 1 : 0)};
   turn_metrics_ = TurnMetrics(load_rates(config_));
   served_ = {};
-  gpu_time_before_ = gpu_time_;
+  measured_gpu_time_ = {};
+  hits_without_limit_ = {};
   if (on_measurement_begin) {
     on_measurement_begin();
   }
@@ -522,10 +575,8 @@ void Requests::end_measurement(SimTime at) {
   measuring_ = false;
   measured_.to = at;
   occupied_after_ = occupied_;
-  waits_.advance(backend_.now());
+  waits_.settle(backend_.now());
   waits_after_ = waits_.requests();
-  loads_after_ = waits_.loads();
-  gpu_time_after_ = gpu_time_;
   if (on_measurement_end) {
     on_measurement_end();
   }

@@ -11,6 +11,7 @@
 #include "sim/backend/backend.hpp"
 #include "sim/backend/topology.hpp"
 #include "sim/backend/transfer_observer.hpp"
+#include "sim/serving/batcher.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/serving/contexts.hpp"
 #include "sim/serving/history.hpp"
@@ -18,6 +19,7 @@
 #include "sim/serving/stationarity.hpp"
 #include "sim/serving/waits.hpp"
 #include "sim/store/stored_kv.hpp"
+#include "sim/store/unlimited_cache.hpp"
 #include "traces/session.hpp"
 #include "traces/statistics.hpp"
 
@@ -71,6 +73,8 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   /// It is about to leave the instance's queue.
   virtual void on_admitted(std::uint32_t request) = 0;
+  /// Its prompt is looked up, and the hits count.
+  virtual void on_looked_up(std::uint32_t request) = 0;
   virtual void on_first_token(std::uint32_t request) = 0;
   /// It has memory, and waits for KV of so many tokens of its prompt, which another instance has
   /// computed: Batcher::on_arrived.
@@ -247,7 +251,15 @@ class Requests final : public QueueView {
   [[nodiscard]] bool any_waits() const { return queue_length_ + suspended_ > 0; }
   [[nodiscard]] WaitClock& waits() { return waits_; }
   [[nodiscard]] const Topology& topology() const { return topology_; }
-  [[nodiscard]] GpuTime& gpu_time() { return gpu_time_; }
+  [[nodiscard]] const GpuTime& gpu_time() const { return gpu_time_; }
+  /// The GPUs did this from `since` until now. Of time that a border of the measured part cuts in
+  /// two, each kind counts in proportion.
+  void count_gpu(SimTime since, const GpuTime& time);
+  /// A GPU command that took `elapsed` ends now, of which it waited for KV for `waited`, because of
+  /// `way`.
+  void end_command(SimDuration elapsed, SimDuration waited, WaitCause way);
+  /// A prompt is looked up now: counts what a cache without limit has of it.
+  void look_up_without_limit(SessionSlot slot);
   /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
   /// overhead was in truth is not known.
   [[nodiscard]] SimDuration waited_for_kv(SimDuration elapsed, SimDuration compute) const {
@@ -286,7 +298,12 @@ class Requests final : public QueueView {
   /// Ends the measured part unless it has ended.
   void end_measurement(SimTime at);
   [[nodiscard]] SimTime last_finish() const { return last_finish_; }
-  [[nodiscard]] GpuTime measured_gpu_time() const { return gpu_time_after_ - gpu_time_before_; }
+  [[nodiscard]] const GpuTime& measured_gpu_time() const { return measured_gpu_time_; }
+  /// What the measured part's look-ups find in a cache without limit; nullopt without blocks that
+  /// the source names.
+  [[nodiscard]] std::optional<BlockHits> hits_without_limit() const {
+    return without_limit_ ? std::optional(hits_without_limit_) : std::nullopt;
+  }
   [[nodiscard]] QueueTrend& queue_trend() { return queue_trend_; }
   [[nodiscard]] SimTime last_session_arrival() const { return last_session_arrival_; }
   /// From the first arrival of a session to the last one; of a logged workload, to the last time
@@ -296,7 +313,7 @@ class Requests final : public QueueView {
   [[nodiscard]] const SessionDurations& session_durations() const { return session_durations_; }
   [[nodiscard]] Occupied measured_occupied() const { return occupied_after_ - occupied_before_; }
   [[nodiscard]] WaitTimes measured_waits() const { return waits_after_ - waits_before_; }
-  [[nodiscard]] WaitTimes measured_load_waits() const { return loads_after_ - loads_before_; }
+  [[nodiscard]] const WaitTimes& measured_load_waits() const { return measured_load_waits_; }
   [[nodiscard]] std::size_t most_live_sessions() const { return sessions_.size(); }
   /// Called when the measured part begins, also when it begins anew, and when it ends.
   std::function<void()> on_measurement_begin;
@@ -339,6 +356,8 @@ class Requests final : public QueueView {
   SessionSlot begin_dispatched(SessionSlot slot);
   bool finish_dispatched(SessionSlot slot);
   void tell_first_token(SessionSlot slot);
+  /// The measured part of the time from `since` until now.
+  [[nodiscard]] SimDuration measured_since(SimTime since) const;
   [[nodiscard]] std::int64_t load_blocks(const RequestRecord& record) const {
     return (record.history + record.input).value / load_block_;
   }
@@ -373,8 +392,7 @@ class Requests final : public QueueView {
   WaitClock waits_;
   WaitTimes waits_before_;
   WaitTimes waits_after_;
-  WaitTimes loads_before_;
-  WaitTimes loads_after_;
+  WaitTimes measured_load_waits_;
   TurnFitter fitter_;
   bool is_logged_;
 
@@ -422,8 +440,9 @@ class Requests final : public QueueView {
   SimTime last_due_;
   SimTime last_session_arrival_;
   GpuTime gpu_time_;
-  GpuTime gpu_time_before_;
-  GpuTime gpu_time_after_;
+  GpuTime measured_gpu_time_;
+  std::optional<UnlimitedCache> without_limit_;
+  BlockHits hits_without_limit_;
 };
 
 }  // namespace kvtier

@@ -654,3 +654,9 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
 }
 
 }  // namespace kvtier
+    if (const std::optional<BlockHits> ideal = users.hits_without_limit()) {
+      m["blocks"]["ideal_hit_rate"] =
+          Json{{"turns", ratio(ideal->turns_with_hits, ideal->turns)},
+               {"tokens", ratio(ideal->hit_tokens_in_all(), ideal->prompt_tokens)},
+               {"blocks", ratio(ideal->hit_blocks, ideal->prompt_blocks)}};
+    }

@@ -33,7 +33,6 @@ void WaitClock::end_command(SimDuration elapsed, SimDuration waited, WaitCause w
   if (waited.ns > 0) {
     const SimDuration share(
         static_cast<std::int64_t>(static_cast<Int128>(in_command_.ns) * waited.ns / elapsed.ns));
-    loads_[way] += waited;
     requests_[way] += share;
     in_command_ -= share;
   }

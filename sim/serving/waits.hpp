@@ -41,7 +41,20 @@ class WaitClock {
   /// A command of the GPUs took `elapsed`, of which it waited for KV for `waited`, because of
   /// `way`.
   void end_command(SimDuration elapsed, SimDuration waited, WaitCause way, SimTime now);
-  /// Counts up to now.
+  /// Counts up to now. The command that runs has computed so far, whatever follows.
+  void settle(SimTime now) {
+    advance(now);
+    requests_[WaitCause::gpu_compute] += in_command_;
+    in_command_ = SimDuration();
+  }
+
+  /// In which requests waited.
+  [[nodiscard]] const WaitTimes& requests() const { return requests_; }
+
+ private:
+  /// No request waits.
+  static constexpr WaitCause kNothing{kWaitCauses};
+
   void advance(SimTime now) {
     if (cause_ != kNothing) {
       (cause_ == WaitCause::gpu_compute ? in_command_ : requests_[cause_]) += now - since_;
@@ -49,17 +62,7 @@ class WaitClock {
     since_ = now;
   }
 
-  /// In which requests waited.
-  [[nodiscard]] const WaitTimes& requests() const { return requests_; }
-  /// In which GPUs waited for KV to come, whether requests did or not.
-  [[nodiscard]] const WaitTimes& loads() const { return loads_; }
-
- private:
-  /// No request waits.
-  static constexpr WaitCause kNothing{kWaitCauses};
-
   WaitTimes requests_;
-  WaitTimes loads_;
   /// In which requests waited for the command that runs.
   SimDuration in_command_;
   WaitCause cause_ = kNothing;

@@ -51,9 +51,8 @@ std::vector<Section> sections() {
          .title = "Hit rates of requests, blocks and prompt tokens, %",
          .note =
              "A request hits if at least one of its blocks is found. Ceiling: the hit rate of a "
-             "cache without limit on the whole workload, warm-up included. Bound: no eviction "
-             "policy finds more blocks at the run's capacity (Belady, without a clock); "
-             "--bound computes it.",
+             "cache without limit on the same requests. Bound: no eviction policy finds more "
+             "blocks at the run's capacity (Belady, without a clock); --bound computes it.",
          .unit = kPercent}}},
       {"capacity",
        "Hit rate over capacity",

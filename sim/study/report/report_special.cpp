@@ -251,15 +251,17 @@ void block_hits(const Entry& entry, const Report& report, ReportSection& section
     /// Pointers in results with a clock and without.
     const char* timed;
     const char* untimed;
-    const char* ceiling;
+    /// The same.
+    const char* timed_ceiling;
+    const char* untimed_ceiling;
   };
   constexpr Rate kRates[] = {
       {"requests", "/metrics/blocks/hit_rate/turns", "/metrics/hit_rate/turns",
-       "/workload/blocks/ideal_hit_rate/requests"},
+       "/metrics/blocks/ideal_hit_rate/turns", "/metrics/ideal_hit_rate/turns"},
       {"blocks", "/metrics/blocks/hit_rate/blocks", "/metrics/hit_rate/blocks/total",
-       "/workload/blocks/ideal_hit_rate/blocks"},
+       "/metrics/blocks/ideal_hit_rate/blocks", "/metrics/ideal_hit_rate/blocks"},
       {"prompt tokens", "/metrics/blocks/hit_rate/tokens/total", "/metrics/hit_rate/tokens/total",
-       "/workload/blocks/ideal_hit_rate/tokens"}};
+       "/metrics/blocks/ideal_hit_rate/tokens", "/metrics/ideal_hit_rate/tokens"}};
   ReportChart chart{entry.title, entry.note};
   chart.table.header = {"run", "of", "hit rate", "ceiling", "bound"};
   for (const ReportRun& run : report.runs) {
@@ -272,7 +274,8 @@ void block_hits(const Entry& entry, const Report& report, ReportSection& section
       chart.table.rows.push_back(
           {run.label, rate.name,
            text_of(shown(entry.unit, mean_at(run, timed ? rate.timed : rate.untimed))),
-           text_of(shown(entry.unit, mean_at(run, rate.ceiling))),
+           text_of(
+               shown(entry.unit, mean_at(run, timed ? rate.timed_ceiling : rate.untimed_ceiling))),
            text_of(is_bounded ? shown(entry.unit, mean_at(run, "/bound/hit_rate/blocks"))
                               : std::nullopt)});
     }

@@ -19,7 +19,7 @@ constexpr const char* kBlockBound = "/bound/hit_rate/blocks";
 constexpr const char* kBlocks = "/config/system/blocks";
 constexpr const char* kWholeHits = "/metrics/hit_rate/all_turns";
 constexpr const char* kTokenHits = "/metrics/hit_rate/tokens";
-constexpr const char* kTraceBlocks = "/workload/blocks";
+constexpr const char* kIdeal = "/metrics/blocks/ideal_hit_rate";
 
 constexpr ResultRow kRows[] = {
     {"turns measured", "/metrics/turns", 1, "{:.0f}"},
@@ -41,8 +41,7 @@ constexpr ResultRow kRows[] = {
     {"  of which in DRAM %", "/metrics/blocks/hit_rate/tokens/dram", 100, "{:.1f}", kBlocks},
     {"  of which in SSD %", "/metrics/blocks/hit_rate/tokens/ssd", 100, "{:.1f}", kBlocks},
     {"preemptions", "/metrics/preemptions", 1, "{:.0f}", kBlocks},
-    {"  cache without limit %", "/workload/blocks/ideal_hit_rate/tokens", 100, "{:.1f}",
-     kTraceBlocks},
+    {"  cache without limit %", "/metrics/blocks/ideal_hit_rate/tokens", 100, "{:.1f}", kIdeal},
     {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
     {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
     {"TTFT p95 s", "/metrics/ttft_seconds/p95", 1, "{:.3f}"},

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "hw/profile/profile_timing.hpp"
+#include "sim/core/rng.hpp"
 #include "sim/policy/routing.hpp"
 #include "sim/policy/routing_random.hpp"
 #include "sim/replay/miss_ratio_curve.hpp"
@@ -358,6 +359,63 @@ TEST(UntimedClusters, GiveTheCountedHitsOnMooncakesConversations) {
   EXPECT_EQ(hits(10, 5'859, "longest_prefix"), 39'258);
   EXPECT_EQ(hits(1, 58'590, "round_robin"), 103'511);
   EXPECT_NEAR(static_cast<double>(hits(10, 5'859, "random")) / 288'500, 0.102, 0.005);
+}
+
+/// Busy time is part of the rented time, and a cache without limit finds all that is found. A
+/// command of an instance may run when the measured part begins or ends.
+void expect_shares(const Json& result, const std::string& world) {
+  const Json& metrics = result["metrics"];
+  EXPECT_LE(result["load"]["gpu_busy_fraction"].get<double>(), 1) << world;
+  EXPECT_LE(result["load"]["bottleneck"]["requests_wait_share"].get<double>(), 1 + 1e-12) << world;
+  for (const auto& [part, dollars] : metrics["busy_cost_dollars"].items()) {
+    EXPECT_LE(dollars.get<double>(), metrics["cost_dollars"][part].get<double>() * (1 + 1e-12))
+        << world << ", " << part;
+  }
+  for (const Json& instance : metrics["instances"]) {
+    EXPECT_LE(instance["gpu_busy_fraction"].get<double>(), 1) << world;
+  }
+  if (metrics.contains("blocks") && metrics["blocks"].contains("ideal_hit_rate")) {
+    const Json& found = metrics["blocks"]["hit_rate"];
+    const Json& ideal = metrics["blocks"]["ideal_hit_rate"];
+    EXPECT_LE(found["tokens"]["total"].get<double>(), ideal["tokens"].get<double>()) << world;
+    EXPECT_LE(found["turns"].get<double>(), ideal["turns"].get<double>()) << world;
+    EXPECT_LE(found["blocks"].get<double>(), ideal["blocks"].get<double>()) << world;
+  }
+}
+
+TEST(Clusters, AreBusyForNoLongerThanRentedAndFindNoMoreThanACacheWithoutLimit) {
+  const PolicyRegistry registry = builtin_policies();
+  RandomStream dice(1, "clusters");
+  const auto pick = [&](std::initializer_list<const char*> values) {
+    return std::string(values.begin()[dice.index(static_cast<std::int64_t>(values.size()))]);
+  };
+  std::int64_t with_ideal = 0;
+  constexpr std::int64_t kWorlds = 80;
+  for (std::int64_t world = 0; world < kWorlds; ++world) {
+    const std::string& system =
+        kSystems[static_cast<std::size_t>(dice.index(std::ssize(kSystems)))];
+    const std::int64_t sessions = 8 + dice.index(73);
+    std::vector<std::string> settings{
+        fmt::format("/cluster/instances={}", 2 + dice.index(3)),
+        fmt::format("/workload/sessions={}", sessions),
+        fmt::format("/workload/warmup_turns={}", dice.index(sessions)),
+        "/workload/measure=" + pick({"all", "auto"}),
+        fmt::format("/workload/arrival_rate={}/s", 0.2 + 4 * dice.uniform()),
+        fmt::format("/seed={}", world + 1)};
+    const bool of_blocks = system == "vllm" || system == "sglang" || system == "vllm_cpu_offload";
+    if (of_blocks && dice.index(4) > 0) {
+      settings.push_back("/workload/generator=" + pick({"multi_turn", "shared_prefixes"}));
+      settings.push_back("/cluster/router=" + pick({"round_robin", "random", "session"}));
+    }
+    if (of_blocks && dice.index(4) == 0) {
+      settings.push_back(R"(/cluster/lost=[{"instance": 1, "at": "20s", "back": "40s"}])");
+    }
+    const std::string text = fmt::format("{}: {}", system, fmt::join(settings, " "));
+    const Json result = simulate(small(system, settings), registry);
+    expect_shares(result, text);
+    with_ideal += result["metrics"].value("/blocks/ideal_hit_rate/turns"_json_pointer, 0.0) > 0;
+  }
+  EXPECT_GT(with_ideal, 10);
 }
 
 std::string refused(const std::function<void()>& action) {

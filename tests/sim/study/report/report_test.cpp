@@ -123,19 +123,19 @@ TEST_F(Reporting, TakesTheMeanOfSeeds) {
 
 // A result with a clock and an untimed one, whose hit rates stand in other places.
 TEST_F(Reporting, ShowsHitsOfBlocksBesideTheirCeilingAndBound) {
-  const Json workload{
-      {"blocks", {{"ideal_hit_rate", {{"requests", 0.75}, {"blocks", 0.5}, {"tokens", 0.625}}}}}};
+  const Json ideal{{"turns", 0.75}, {"blocks", 0.5}, {"tokens", 0.625}};
   Json timed = result("blocks", "8GiB", 0);
   timed["metrics"].erase("hit_rate");
   timed["metrics"]["blocks"]["hit_rate"] = {
       {"turns", 0.5}, {"blocks", 0.25}, {"tokens", {{"dram", 0.375}, {"total", 0.375}}}};
-  timed["workload"] = workload;
+  timed["metrics"]["blocks"]["ideal_hit_rate"] = ideal;
   write("a.json", timed);
   Json untimed = timed;
   untimed["format"] = "kvtier.untimed/1";
   untimed["metrics"] = {
       {"hit_rate",
-       {{"turns", 0.25}, {"blocks", {{"total", 0.125}}}, {"tokens", {{"total", 0.125}}}}}};
+       {{"turns", 0.25}, {"blocks", {{"total", 0.125}}}, {"tokens", {{"total", 0.125}}}}},
+      {"ideal_hit_rate", ideal}};
   untimed["bound"]["hit_rate"]["blocks"] = 0.4375;
   write("b.json", untimed);
   write("c.json", result("sessions", "8GiB", 0.5));
