@@ -869,6 +869,7 @@ void Cluster::lose(std::size_t fault) {
   member.go_to(clock_.now());
   member.instance->requests().end_measurement(clock_.now());
   member.instance->queue_trend().set_length(0, clock_.now());
+  member.instance->queue_trend().set_in_service(0, clock_.now());
   member.lost = true;
   next_.set(number, kNever);
 }

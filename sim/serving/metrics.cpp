@@ -116,22 +116,29 @@ RunningTotals TurnMetrics::totals() const {
   return t;
 }
 
+inline void QueueTrend::add_until(SimTime end) {
+  const auto ns = static_cast<double>((end - updated_).ns);
+  integrals_[bucket_].waiting += static_cast<double>(length_) * ns;
+  integrals_[bucket_].in_service += static_cast<double>(in_service_) * ns;
+  updated_ = end;
+}
+
 void QueueTrend::advance_past_bucket(SimTime now) {
   while (updated_ < now) {
     if (updated_ >= bucket_end_) {
       if (++bucket_ == kBuckets) {
         for (std::size_t i = 0; i < kBuckets / 2; ++i) {
-          integrals_[i] = integrals_[2 * i] + integrals_[2 * i + 1];
+          const Integral& a = integrals_[2 * i];
+          const Integral& b = integrals_[2 * i + 1];
+          integrals_[i] = {a.waiting + b.waiting, a.in_service + b.in_service};
         }
-        std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), 0.0);
+        std::fill(integrals_.begin() + kBuckets / 2, integrals_.end(), Integral{});
         width_ns_ *= 2;
         bucket_ = kBuckets / 2;
       }
       bucket_end_ = SimTime(static_cast<std::int64_t>(bucket_ + 1) * width_ns_);
     }
-    const SimTime end = std::min(bucket_end_, now);
-    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((end - updated_).ns);
-    updated_ = end;
+    add_until(std::min(bucket_end_, now));
   }
 }
 
@@ -140,8 +147,7 @@ inline void QueueTrend::advance(SimTime now) {
     return;
   }
   if (updated_ < bucket_end_ && now <= bucket_end_) [[likely]] {
-    integrals_[bucket_] += static_cast<double>(length_) * static_cast<double>((now - updated_).ns);
-    updated_ = now;
+    add_until(now);
   } else {
     advance_past_bucket(now);
   }
@@ -156,16 +162,38 @@ void QueueTrend::set_length(std::size_t length, SimTime now) {
   longest_ = std::max(longest_, length);
 }
 
-double QueueTrend::mean(SimTime from, SimTime to) {
+void QueueTrend::set_in_service(std::size_t requests, SimTime now) {
+  if (requests != in_service_) {
+    advance(now);
+    in_service_ = requests;
+  }
+}
+
+QueueTrend::Buckets QueueTrend::buckets(SimTime from, SimTime to) {
   advance(to);
-  const auto first = static_cast<std::size_t>(from.ns / width_ns_);
-  const auto last = std::min(kBuckets, static_cast<std::size_t>(to.ns / width_ns_) + 1);
+  return {static_cast<std::size_t>(from.ns / width_ns_),
+          std::min(kBuckets, static_cast<std::size_t>(to.ns / width_ns_) + 1)};
+}
+
+double QueueTrend::mean(SimTime from, SimTime to) {
+  const auto [first, last] = buckets(from, to);
   double integral = 0;
   for (std::size_t i = first; i < last; ++i) {
-    integral += integrals_[i];
+    integral += integrals_[i].waiting;
   }
   const double ns = static_cast<double>(static_cast<std::int64_t>(last - first) * width_ns_);
   return last > first ? integral / ns : 0;
+}
+
+double QueueTrend::overloaded_share(SimTime from, SimTime to, double floor) {
+  const auto [first, last] = buckets(from, to);
+  const double least = floor * static_cast<double>(width_ns_);
+  std::size_t overloaded = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    const Integral& integral = integrals_[i];
+    overloaded += integral.waiting > std::max(least, integral.in_service) ? 1 : 0;
+  }
+  return last > first ? static_cast<double>(overloaded) / static_cast<double>(last - first) : 0;
 }
 
 bool QueueTrend::grows_throughout(SimTime from, SimTime to, double floor) {

@@ -229,24 +229,42 @@ class QueueTrend {
  public:
   /// So many requests wait from now on.
   void set_length(std::size_t length, SimTime now);
+  /// So many requests have been admitted and have not finished from now on.
+  void set_in_service(std::size_t requests, SimTime now);
   /// Mean length between two times, to the resolution of the buckets.
   [[nodiscard]] double mean(SimTime from, SimTime to);
   /// Whether the queue grew in each third of the span and ended longer than `floor`.
   [[nodiscard]] bool grows_throughout(SimTime from, SimTime to, double floor);
+  /// The share of the span in which more requests wait than `floor` and than are in service. They
+  /// wait longer than they are served (Little's law: both numbers are the throughput times the mean
+  /// duration).
+  [[nodiscard]] double overloaded_share(SimTime from, SimTime to, double floor);
   [[nodiscard]] std::size_t longest() const { return longest_; }
 
  private:
   static constexpr std::size_t kBuckets = 512;
   void advance(SimTime now);
   void advance_past_bucket(SimTime now);
+  void add_until(SimTime end);
+  struct Buckets {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+  [[nodiscard]] Buckets buckets(SimTime from, SimTime to);
 
-  std::vector<double> integrals_ = std::vector<double>(kBuckets, 0.0);  // length x ns
+  /// Requests x ns.
+  struct Integral {
+    double waiting = 0;
+    double in_service = 0;
+  };
+  std::vector<Integral> integrals_ = std::vector<Integral>(kBuckets);
   std::int64_t width_ns_ = 1000000;
   SimTime updated_;
   /// The bucket that `updated_` lies in or has just reached the end of.
   std::size_t bucket_ = 0;
   SimTime bucket_end_{width_ns_};
   std::size_t length_ = 0;
+  std::size_t in_service_ = 0;
   std::size_t longest_ = 0;
 };
 

@@ -472,16 +472,16 @@ void Requests::occupy(std::int64_t slots, Bytes hbm) {
         seconds * static_cast<double>(hbm_used_.value) / static_cast<double>(hbm_limit_.value);
     occupied_since_ = now;
   }
-  slots_used_ += slots;
+  if (slots != 0) {
+    slots_used_ += slots;
+    queue_trend_.set_in_service(static_cast<std::size_t>(slots_used_), now);
+  }
   hbm_used_ = hbm;
   if (load_ != nullptr) [[unlikely]] {
     load_->kv_blocks = hbm / load_block_bytes_;
   }
 }
 
-/// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
-void Requests::move_measurement() {
-  if (admitted_turns_ < config_.workload.warmup_turns) {
 SimDuration Requests::measured_since(SimTime since) const {
   const SimTime from = std::max(since, measured_.from);
   const SimTime to = measuring_ ? backend_.now() : std::min(backend_.now(), measured_.to);
@@ -531,6 +531,9 @@ void Requests::look_up_without_limit(SessionSlot slot) {
   }
 }
 
+/// Before an admission: no command of the GPUs is cut in two by a border of the measured part.
+void Requests::move_measurement() {
+  if (admitted_turns_ < config_.workload.warmup_turns) {
     return;
   }
   const bool is_over = measured_.stationary && !has_drawn_;

@@ -282,8 +282,14 @@ double gpu_seconds(const std::vector<AlikeInstances>& alike, Part part) {
   return sum;
 }
 
-/// Whether the queue grew as long as sessions arrived.
-bool exceeds_capacity(Requests& users, Instance& instance) {
+/// The load of an instance while sessions arrived.
+struct Overload {
+  bool exceeds = false;
+  /// Share of the time in which requests waited longer than they were served.
+  double share = 0;
+};
+
+Overload overload_of(Requests& users, Instance& instance) {
   // The queue is judged while sessions still arrive, since afterwards it can only drain; from the
   // beginning if the measured part has less than half of that.
   const SimTime arrivals_end = users.last_session_arrival();
@@ -294,7 +300,18 @@ bool exceeds_capacity(Requests& users, Instance& instance) {
   constexpr double kShareOfSessions = 0.25;
   const double floor =
       std::min(kShortQueue, kShareOfSessions * static_cast<double>(users.workload().sessions()));
-  return instance.queue_trend().grows_throughout(from, arrivals_end, floor);
+  if (arrivals_end <= from) {
+    return {};
+  }
+  QueueTrend& trend = instance.queue_trend();
+  constexpr std::int64_t kParts = 10;
+  constexpr double kMost = 0.5;
+  const double share = trend.overloaded_share(from, arrivals_end, floor);
+  const double at_end =
+      trend.overloaded_share(arrivals_end - (arrivals_end - from) / kParts, arrivals_end, floor);
+  return {.exceeds = trend.grows_throughout(from, arrivals_end, floor) ||
+                     (share > kMost && at_end > kMost),
+          .share = share};
 }
 
 double requests_per_second(const Requests& users) {
@@ -353,6 +370,7 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
   double queue_mean = 0;
   std::size_t queue_max = 0;
   bool exceeds = false;
+  double overloaded = 0;
   const bool stationary = part.stationary;
   const SessionDurations& durations = users.session_durations();
   for (Instance* instance : instances) {
@@ -361,7 +379,9 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
     loads += instance->measured_load_waits();
     queue_mean += instance->queue_trend().mean(part.from, part.to);
     queue_max = std::max(queue_max, instance->queue_trend().longest());
-    exceeds = exceeds || exceeds_capacity(users, *instance);
+    const Overload overload = overload_of(users, *instance);
+    exceeds = exceeds || overload.exceeds;
+    overloaded = std::max(overloaded, overload.share);
   }
   Json json;
   const GpuTime gpu = measured_gpu_time(instances);
@@ -409,9 +429,11 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
     too_short = too_few_lifetimes(span, session);
   }
   json["too_short"] = too_short ? Json(*too_short) : Json();
-  json["verdict"] = exceeds                     ? kLoadExceedsCapacity
-                    : is_automatic && too_short ? kRunTooShort
-                                                : kLoadWithinCapacity;
+  json["overloaded_fraction"] = overloaded;
+  json["verdict"] = exceeds                             ? kLoadExceedsCapacity
+                    : overloaded >= kLeastOverloadShare ? kLoadExceedsCapacityAtTimes
+                    : is_automatic && too_short         ? kRunTooShort
+                                                        : kLoadWithinCapacity;
   return json;
 }
 
@@ -645,6 +667,12 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
   m["preemptions"] = preemptions;
   if (config.system.blocks) {
     m["blocks"] = block_hits_report(hits, batcher);
+    if (const std::optional<BlockHits> ideal = users.hits_without_limit()) {
+      m["blocks"]["ideal_hit_rate"] =
+          Json{{"turns", ratio(ideal->turns_with_hits, ideal->turns)},
+               {"tokens", ratio(ideal->hit_tokens_in_all(), ideal->prompt_tokens)},
+               {"blocks", ratio(ideal->hit_blocks, ideal->prompt_blocks)}};
+    }
   }
   m["prefetches"] = prefetch_report(prefetches, turns);
   if (config.system.compression) {
@@ -654,9 +682,3 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
 }
 
 }  // namespace kvtier
-    if (const std::optional<BlockHits> ideal = users.hits_without_limit()) {
-      m["blocks"]["ideal_hit_rate"] =
-          Json{{"turns", ratio(ideal->turns_with_hits, ideal->turns)},
-               {"tokens", ratio(ideal->hit_tokens_in_all(), ideal->prompt_tokens)},
-               {"blocks", ratio(ideal->hit_blocks, ideal->prompt_blocks)}};
-    }

@@ -63,9 +63,16 @@ using Instances = std::span<Instance* const>;
 inline constexpr double kSessionDurations = 10;
 /// If requests wait in a smaller share of the time, nothing is named as the bottleneck.
 inline constexpr double kLeastWaitingShare = 0.1;
-/// Verdicts of `load`.
+/// If requests wait longer than they are served in a smaller share of the time, the load is within
+/// capacity.
+inline constexpr double kLeastOverloadShare = 0.05;
+/// Verdicts of `load`. The load exceeds capacity if the queue grows as long as sessions arrive, or
+/// if requests wait longer than they are served for most of that time and at its end. If they do so
+/// in a smaller part of it, or if the queue is short again at the end, it exceeds capacity part of
+/// the time.
 inline constexpr const char* kLoadWithinCapacity = "load is within capacity";
 inline constexpr const char* kLoadExceedsCapacity = "load exceeds capacity";
+inline constexpr const char* kLoadExceedsCapacityAtTimes = "load exceeds capacity part of the time";
 /// A run that is to be measured in its stationary state has none, or too little of it:
 /// `load/too_short` says why. With "measure": "all" that is judged by the rate of requests alone,
 /// and is no verdict. Null where the load exceeds capacity.

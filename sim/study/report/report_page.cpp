@@ -245,12 +245,16 @@ std::vector<ReportTable> headline_tables(const Report& report) {
     });
     add_row("bottleneck", [](const ReportRun& run) { return describe_bottleneck(run.results); });
     add_row("verdict", [](const ReportRun& run) {
-      const auto worst =
-          std::find_if(run.results.begin(), run.results.end(), [&run](const Json& result) {
-            return exceeds_capacity(result) || (is_too_short(run) && is_too_short(result));
-          });
+      auto worst = std::find_if(run.results.begin(), run.results.end(), exceeds_capacity);
+      if (worst == run.results.end()) {
+        worst = std::find_if(run.results.begin(), run.results.end(), ever_exceeds_capacity);
+      }
+      if (worst == run.results.end() && is_too_short(run)) {
+        worst = std::find_if(run.results.begin(), run.results.end(),
+                             [](const Json& result) { return is_too_short(result); });
+      }
       const std::string verdict =
-          text_at(worst == run.results.end() ? run.results.front() : *worst, "/load/verdict");
+          describe_verdict(worst == run.results.end() ? run.results.front() : *worst);
       return verdict.empty() ? "-" : verdict;
     });
   }

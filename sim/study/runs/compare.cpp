@@ -94,6 +94,16 @@ std::string verdict(const Comparison::Column& column) {
   return same ? first : "differs between runs";
 }
 
+/// With the largest share of the time, if the load exceeds capacity in a part of it.
+std::string verdict_cell(const Comparison::Column& column) {
+  const auto share = [](const Json& result) {
+    return number_at(result, "/load/overloaded_fraction").value_or(0);
+  };
+  const std::string same = verdict(column);
+  const auto worst = std::ranges::max_element(column.results, {}, share);
+  return same == text_at(*worst, kVerdict) ? describe_verdict(*worst) : same;
+}
+
 bool is_overloaded(const Comparison::Column& column) {
   return std::any_of(column.results.begin(), column.results.end(), exceeds_capacity);
 }
@@ -420,7 +430,7 @@ std::string to_table(const Comparison& comparison) {
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
     std::size_t width =
-        std::max({heading(column).size(), verdict(column).size(), measured_part(column).size(),
+        std::max({heading(column).size(), verdict_cell(column).size(), measured_part(column).size(),
                   describe_bottleneck(column.results).size()});
     for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
@@ -458,7 +468,7 @@ std::string to_table(const Comparison& comparison) {
   }
   text += fmt::format("\n{:<{}}", "verdict", kLabelWidth);
   for (std::size_t i = 0; i < widths.size(); ++i) {
-    text += fmt::format("{:>{}}", verdict(comparison.columns[i]), widths[i]);
+    text += fmt::format("{:>{}}", verdict_cell(comparison.columns[i]), widths[i]);
   }
   text += "\n";
   if (has_differences(comparison)) {

@@ -244,7 +244,10 @@ class Search {
   [[nodiscard]] CapacityTrial judged(double rate, const std::vector<Json>& results) const {
     CapacityTrial trial;
     trial.rate = rate;
-    trial.overloaded = std::count_if(results.begin(), results.end(), exceeds_capacity);
+    // The highest stable rate is one at which the load never exceeds capacity. An SLO has
+    // conditions on what waiting does in a part of the time.
+    trial.overloaded = std::count_if(results.begin(), results.end(),
+                                     slo_.empty() ? ever_exceeds_capacity : exceeds_capacity);
     trial.meets = trial.overloaded == 0;
     if (slo_.empty()) {  // a search for the highest stable rate needs runs that are long enough
       trial.meets = trial.meets && std::none_of(results.begin(), results.end(), too_short);

@@ -52,7 +52,7 @@ struct CapacityTrial {
   /// The mean for each condition over the replications with a value. nullopt, which violates
   /// nothing, if a distribution is empty in all of them.
   std::vector<std::optional<double>> values;
-  /// Replications whose load exceeds capacity.
+  /// Replications whose load exceeds capacity; without an SLO, also for a part of the time.
   std::int64_t overloaded = 0;
   /// Every condition holds for the mean, and no replication is overloaded.
   bool meets = false;

@@ -217,6 +217,19 @@ bool exceeds_capacity(const Json& result) {
 
 bool is_too_short(const Json& result) { return text_at(result, "/load/verdict") == kRunTooShort; }
 
+bool ever_exceeds_capacity(const Json& result) {
+  return exceeds_capacity(result) ||
+         text_at(result, "/load/verdict") == kLoadExceedsCapacityAtTimes;
+}
+
+std::string describe_verdict(const Json& result) {
+  const std::string verdict = text_at(result, "/load/verdict");
+  const auto share = number_at(result, "/load/overloaded_fraction");
+  return verdict == kLoadExceedsCapacityAtTimes && share
+             ? fmt::format("{} {:.0f} % of the time", kLoadExceedsCapacity, *share * kPercent)
+             : verdict;
+}
+
 std::string describe_bottleneck(const std::vector<Json>& results) {
   const std::string name = text_at(results.front(), "/load/bottleneck/name");
   const auto share = summarize(results, "/load/bottleneck/share");

@@ -44,6 +44,11 @@ struct Summary {
 
 /// Whether the verdict is "load exceeds capacity": the queue grew while sessions arrived.
 [[nodiscard]] bool exceeds_capacity(const Json& result);
+/// The same, or "load exceeds capacity part of the time".
+[[nodiscard]] bool ever_exceeds_capacity(const Json& result);
+/// The verdict as a cell of a table; a part of the time has its share ("load exceeds capacity 43 %
+/// of the time"). Empty for a result without a verdict.
+[[nodiscard]] std::string describe_verdict(const Json& result);
 
 /// Whether the verdict is "run too short to tell".
 [[nodiscard]] bool is_too_short(const Json& result);

@@ -107,6 +107,8 @@ void read_line(const Sweep& sweep, const SweepPoint& point, const Json& line, Sw
     }
   }
   row.exceeds_capacity = row.state == RunState::ok && exceeds_capacity(line);
+  row.exceeds_capacity_at_times =
+      row.state == RunState::ok && !row.exceeds_capacity && ever_exceeds_capacity(line);
   row.too_short.reset();
   if (row.state == RunState::ok && too_short(line)) {
     const std::string longer = longer_trace(write_value(point.resolved->config.workload));
@@ -364,6 +366,10 @@ std::vector<std::string> notes_on(const std::vector<SweepRow>& rows, std::size_t
     }
     if (row.exceeds_capacity) {
       add(fmt::format("load exceeds capacity{}: every number depends on the length of the run",
+                      count > 1 ? ", with one seed at least" : ""));
+    }
+    if (row.exceeds_capacity_at_times) {
+      add(fmt::format("load exceeds capacity part of the time{}",
                       count > 1 ? ", with one seed at least" : ""));
     }
     if (row.too_short) {

@@ -57,6 +57,8 @@ struct SweepRow {
   std::vector<std::string> problems;
   /// The queue grew while sessions arrived.
   bool exceeds_capacity = false;
+  /// Requests waited longer than they were served for a part of the time.
+  bool exceeds_capacity_at_times = false;
   /// If the run is too short to tell (run_length.hpp): that it is, and what it needs.
   std::optional<std::string> too_short;
 };

@@ -533,11 +533,12 @@ TEST(BlockReplay, TheBoundCountsLastBlocksThatATierBehindFinds) {
   EXPECT_EQ(bound(), 1);
 }
 
-/// One block fits. The second request begins before the first one ends, and the third after that.
+/// One block fits. Two requests hold theirs outside, and each ends when the next request for the
+/// same block comes.
 TEST(BlockReplay, TheBoundCountsWhatRequestsHoldOutsideOfTheTiers) {
   RunConfig config = blocks_config(1, 4);
   config.system.blocks->longest_hit = HitCap::none;
-  config.serving.hold_requests = 1;
+  config.serving.hold_requests = 2;
   const std::vector<NamedSource::Request> requests{
       {{1}, Tokens(4)}, {{2}, Tokens(4)}, {{1}, Tokens(4)}, {{2}, Tokens(4)}};
   NamedSource run(requests, {.block = Tokens(4)});

@@ -275,6 +275,20 @@ TEST(QueueTrend, GrowsThroughoutOnlyIfEachThirdIsLongerAndTheLastLongEnough) {
   EXPECT_FALSE(growing.grows_throughout(at_ms(100), at_ms(100), 0));
 }
 
+// 100 of 500 ms have 60 that wait and 50 in service. Before, fewer wait than are in service, and
+// after, fewer than the floor. Buckets of 1 ms, and the span is rounded out by one.
+TEST(QueueTrend, IsOverloadedWhileMoreWaitThanAreInService) {
+  QueueTrend trend;
+  trend.set_in_service(70, at_ms(0));
+  trend.set_length(60, at_ms(0));
+  trend.set_in_service(50, at_ms(200));
+  trend.set_in_service(5, at_ms(300));
+  trend.set_length(20, at_ms(300));
+  EXPECT_NEAR(trend.overloaded_share(at_ms(0), at_ms(500), 50), 100 / 501.0, 1e-9);
+  EXPECT_NEAR(trend.overloaded_share(at_ms(0), at_ms(500), 10), 300 / 501.0, 0.01);
+  EXPECT_EQ(trend.overloaded_share(at_ms(0), at_ms(199), 50), 0);
+}
+
 /// The `load` of a run that lasts so many seconds, with sessions of 10 s.
 Json load_of(double seconds, const char* verdict = kLoadWithinCapacity) {
   return {{"verdict", verdict},

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
@@ -240,6 +241,42 @@ TEST(Overload, TheHighestStableRateDoesNotDependOnTheNumberOfSessions) {
   const double rate = rate_of(1000);
   EXPECT_GT(rate, 0.3);
   EXPECT_EQ(rate_of(9000), rate);
+}
+
+// One request runs at a time. One comes every 10 s for 10,000 s, and 3,000 come at 3,000 s. More
+// than 50 wait until all but 50 of those have been served, beside the others: a part of the time
+// that (3,000 - 50) service times take of what the others leave.
+TEST(Overload, ForAPartOfTheTimeIsAVerdictOfItsOwn) {
+  const TempDir folder;
+  std::string log = "arrival,input_tokens,output_tokens\n";
+  const auto add = [&](int seconds, int requests) {
+    for (int i = 0; i < requests; ++i) {
+      log += std::to_string(seconds) + ",500,50\n";
+    }
+  };
+  for (int i = 0; i < 1000; ++i) {
+    add(10 * i, i == 300 ? 3001 : 1);
+  }
+  const ResolvedConfig config = config_of(
+      {"/system=recompute", "/serving/slots=1", "/workload/generator=none",
+       "/workload/trace=" + folder.write("log.csv", log).string(), "/workload/sessions=all",
+       "/workload/arrivals=trace", "/workload/arrival_rate=none", "/workload/warmup_turns=0",
+       "/workload/measure=all", "/serving/long_turn=clamp"});
+  const Json result = simulate(config.config, builtin_policies());
+  const double service = number_at(result, "/metrics/ttft_seconds_without_queueing/mean") +
+                         49 * number_at(result, "/metrics/tpot_seconds/mean");
+  const double share = 2950 * service / (1 - service / 10) / 9990;
+  EXPECT_GT(share, 0.1);
+  EXPECT_LT(share, 0.5);
+  EXPECT_NEAR(number_at(result, "/load/overloaded_fraction"), share, 0.01);
+  EXPECT_EQ(result["load"]["verdict"], "load exceeds capacity part of the time");
+  const std::string cell = fmt::format("load exceeds capacity {:.0f} % of the time",
+                                       100 * number_at(result, "/load/overloaded_fraction"));
+  EXPECT_EQ(describe_verdict(result), cell);
+  EXPECT_NE(to_table(Comparison{{{"recompute", {result}}}}).find(cell), std::string::npos);
+  // With an SLO that it meets the rate is found, and as a stable one it is not.
+  EXPECT_FALSE(exceeds_capacity(result));
+  EXPECT_TRUE(ever_exceeds_capacity(result));
 }
 
 // ---- Traces ----

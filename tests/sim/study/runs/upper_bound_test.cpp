@@ -304,7 +304,7 @@ TEST(UpperBound, HoldsForEveryPresetInRandomWorlds) {
   RandomStream dice(1, "worlds");
   std::int64_t reached = 0;
   std::int64_t refused = 0;
-  constexpr std::int64_t kWorlds = 25;
+  constexpr std::int64_t kWorlds = 15;
   for (const std::string& system : presets().names("systems")) {
     for (std::int64_t world = 0; world < kWorlds; ++world) {
       const RunConfig config = random_world(system, dice);
