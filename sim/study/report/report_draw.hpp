@@ -51,6 +51,8 @@ struct Entry {
   const char* none_of_keys = "";
   /// Pointer to the number that each value is divided by; 0 makes all of them 0.
   const char* share_of = nullptr;
+  /// Pointer to a number that a run has if it is drawn as a bar; nullptr: every run is.
+  const char* needs = nullptr;
   /// Further members of the drawing.
   Json options = Json::object();
   /// For samples: pointer to the list of their times in seconds.

@@ -133,6 +133,13 @@ std::string notes_html(const Report& report) {
         "grows as long as sessions arrive. Every number of such a run depends on its length, "
         "hit rates too.");
   }
+  std::vector<std::pair<std::string, const Json*>> first_results;
+  for (const ReportRun& run : report.runs) {
+    first_results.emplace_back(run.label, &run.results.front());
+  }
+  for (const std::string& line : describe_filling(first_results)) {
+    html += paragraph("warning", line);
+  }
   return html;
 }
 

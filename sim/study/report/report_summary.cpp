@@ -27,6 +27,14 @@ const Json* config_of(const ReportRun& run) {
 /// A run and one of its numbers.
 using Ranked = std::pair<const ReportRun*, double>;
 
+/// Costs within this factor are not ranked.
+constexpr double kAboutEqual = 1.01;
+
+/// " with RUN" for one of several runs.
+std::string name_among(const std::vector<const ReportRun*>& runs, const ReportRun& run) {
+  return runs.size() > 1 ? " with " + run.label : "";
+}
+
 /// The lowest and the highest number of the runs that are long enough and within capacity.
 std::optional<std::pair<Ranked, Ranked>> range_of(const std::vector<const ReportRun*>& runs,
                                                   const char* pointer) {
@@ -56,7 +64,8 @@ std::string hit_sentence(const std::vector<const ReportRun*>& runs) {
     if (const auto range = range_of(runs, pointer)) {
       const auto& [lowest, highest] = *range;
       return lowest.first == highest.first
-                 ? fmt::format("{:.1f} % {}.", 100 * highest.second, what)
+                 ? fmt::format("{:.1f} % {}{}.", 100 * highest.second, what,
+                               name_among(runs, *highest.first))
                  : fmt::format("{:.1f} % {} with {}, and {:.1f} % with {}.", 100 * highest.second,
                                what, highest.first->label, 100 * lowest.second,
                                lowest.first->label);
@@ -74,8 +83,8 @@ std::string ttft_sentence(const std::vector<const ReportRun*>& runs) {
   const Number p99 = mean_at(*lowest.first, "/metrics/ttft_seconds/p99");
   const std::string tail = p99 ? fmt::format(" (p99 {:.3g} s)", *p99) : "";
   return lowest.first == highest.first
-             ? fmt::format("The first token comes after {:.3g} s on average{}.", lowest.second,
-                           tail)
+             ? fmt::format("The first token comes after {:.3g} s on average{}{}.", lowest.second,
+                           tail, name_among(runs, *lowest.first))
              : fmt::format(
                    "The first token comes after {:.3g} s on average{} with {}, and after "
                    "{:.3g} s with {}.",
@@ -94,10 +103,17 @@ std::string cost_sentence(const std::vector<const ReportRun*>& runs) {
                                 : cause == "none"
                                     ? " Its requests hardly wait for anything."
                                     : fmt::format(" Its main cause of waiting is {}.", cause);
+      const double lowest = range->first.second;
+      const double highest = range->second.second;
+      if (range->first.first != range->second.first && highest <= kAboutEqual * lowest) {
+        return fmt::format("Costs are about equal: ${:.2f} to ${:.2f} {}.", lowest, highest, what);
+      }
       return range->first.first == range->second.first
-                 ? fmt::format("It costs ${:.2f} {}.{}", range->first.second, what, binds)
-                 : fmt::format("The cheapest is {}, at ${:.2f} {}.{}", run.label,
-                               range->first.second, what, binds);
+                 ? fmt::format("{} ${:.2f} {}.{}",
+                               runs.size() > 1 ? run.label + " costs" : "It costs", lowest, what,
+                               binds)
+                 : fmt::format("The cheapest is {}, at ${:.2f} {}.{}", run.label, lowest, what,
+                               binds);
     }
   }
   return "";
@@ -163,6 +179,10 @@ std::vector<std::string> page_sentences(const Report& report) {
   }
   // A plan's runs are only steps of its search. Different models and workloads are not compared.
   if (report.plans.empty()) {
+    if (!report.runs.empty() &&
+        std::all_of(report.runs.begin(), report.runs.end(), is_overloaded)) {
+      sentences.emplace_back("The load exceeds capacity in every run, so none has a steady state.");
+    }
     const std::vector<ReportSetting> settings = by_setting(report);
     for (const ReportSetting& setting : settings) {
       const std::string hits = hit_sentence(setting.runs);

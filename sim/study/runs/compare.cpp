@@ -122,19 +122,6 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
-/// Joined names of the tiers that evict nothing: those that still fill, or those in which blocks
-/// found no room.
-std::string tiers_without_evictions(const Json& result, bool full) {
-  std::vector<std::string> names;
-  for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    const bool refuses = tier["evictions"] == 0 && tier.value("refused_blocks", 0) > 0;
-    if (full ? refuses : tier["filling"] == true && !refuses) {
-      names.push_back(name);
-    }
-  }
-  return detail::join(names, " and ");
-}
-
 /// A sentence for each tier in which KV is found before it is written, if more than a hundredth of
 /// what came to it was not written at the end.
 std::string describe_unwritten(const std::string& system, const Json& result) {
@@ -179,14 +166,13 @@ std::string describe_extrapolation(const Json& timing) {
 std::string notes(const Comparison& comparison) {
   std::string text;
   std::vector<std::string> rates;
-  std::map<std::string, std::vector<std::string>> systems_by_filling;
+  std::vector<std::pair<std::string, const Json*>> first_results;
   for (const Comparison::Column& column : comparison.columns) {
     if (is_overloaded(column)) {
       const auto searched =
           std::find_if(column.results.begin(), column.results.end(), exceeds_capacity);
       rates.push_back(fmt::format("{} {}", column.system, stable_rate(*searched)));
     }
-    const std::string filling = tiers_without_evictions(column.results.front(), false);
     const std::string full = tiers_without_evictions(column.results.front(), true);
     if (!full.empty()) {
       text += fmt::format("\n{}: {} evicts nothing, and new KV found no room there.\n",
@@ -196,14 +182,11 @@ std::string notes(const Comparison& comparison) {
     const Json& metrics = column.results.front()["metrics"];
     if (metrics.contains("cluster") && metrics["cluster"].value("router_ignores_tiers", false)) {
       text += fmt::format(
-          "\n{}: router {} knows the prompts that it sent to each instance, not what the tiers "
-          "behind "
-          "HBM hold.\n",
+          "\n{}: router {} knows the prompts that it sent to each instance, not what the "
+          "tiers behind HBM hold.\n",
           column.system, metrics["cluster"]["router"].get<std::string>());
     }
-    if (!filling.empty()) {
-      systems_by_filling[filling].push_back(column.system);
-    }
+    first_results.emplace_back(column.system, &column.results.front());
     const std::string length = describe_run_length(column.results.front());
     if (!length.empty()) {
       text += fmt::format("\n{}: {}\n", column.system, length);
@@ -232,11 +215,8 @@ std::string notes(const Comparison& comparison) {
         "\nPrefills and decode iterations extrapolated from what profile {} measured: {}.\n",
         profile, fmt::join(outside, ", "));
   }
-  for (const auto& [tiers, systems] : systems_by_filling) {
-    text += fmt::format(
-        "\n{}: still filling in the measured part, and nothing is evicted: a longer run may hit "
-        "less ({}).\n",
-        tiers, detail::join(systems, ", "));
+  for (const std::string& line : describe_filling(first_results)) {
+    text += fmt::format("\n{}\n", line);
   }
   if (!rates.empty()) {
     text += fmt::format(

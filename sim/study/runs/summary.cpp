@@ -1,6 +1,7 @@
 #include "sim/study/runs/summary.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -40,8 +41,8 @@ constexpr ResultRow kRows[] = {
     {"  of which in HBM %", "/metrics/blocks/hit_rate/tokens/hbm", 100, "{:.1f}", kBlocks},
     {"  of which in DRAM %", "/metrics/blocks/hit_rate/tokens/dram", 100, "{:.1f}", kBlocks},
     {"  of which in SSD %", "/metrics/blocks/hit_rate/tokens/ssd", 100, "{:.1f}", kBlocks},
-    {"preemptions", "/metrics/preemptions", 1, "{:.0f}", kBlocks},
     {"  cache without limit %", "/metrics/blocks/ideal_hit_rate/tokens", 100, "{:.1f}", kIdeal},
+    {"preemptions", "/metrics/preemptions", 1, "{:.0f}", kBlocks},
     {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
     {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},
     {"TTFT p95 s", "/metrics/ttft_seconds/p95", 1, "{:.3f}"},
@@ -247,6 +248,41 @@ std::string describe_bottleneck(const std::vector<Json>& results) {
   return label == std::end(kCauses)
              ? name
              : fmt::format("{} {:.0f} %", label->label, share->mean * kPercent);
+}
+
+std::string tiers_without_evictions(const Json& result, bool full) {
+  const Json* tiers = find_at(result, Json::json_pointer("/metrics/tiers"));
+  if (tiers == nullptr) {
+    return "";
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, tier] : tiers->items()) {
+    const Json* filling = find_at(tier, Json::json_pointer("/filling"));
+    const bool refuses =
+        number_at(tier, "/evictions") == 0.0 && number_at(tier, "/refused_blocks").value_or(0) > 0;
+    if (full ? refuses : filling != nullptr && *filling == true && !refuses) {
+      names.push_back(name);
+    }
+  }
+  return detail::join(names, " and ");
+}
+
+std::vector<std::string> describe_filling(
+    const std::vector<std::pair<std::string, const Json*>>& runs) {
+  std::map<std::string, std::vector<std::string>> names_by_tiers;
+  for (const auto& [name, result] : runs) {
+    if (const std::string filling = tiers_without_evictions(*result, false); !filling.empty()) {
+      names_by_tiers[filling].push_back(name);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [tiers, names] : names_by_tiers) {
+    lines.push_back(
+        fmt::format("{}: still filling in the measured part, and nothing is evicted: a longer run "
+                    "may hit less ({}).",
+                    tiers, detail::join(names, ", ")));
+  }
+  return lines;
 }
 
 std::string describe_load_waits(const std::string& system, const std::vector<Json>& results) {

@@ -57,6 +57,14 @@ struct Summary {
 /// "none" if requests hardly wait, "-" if a result has no cause. There must be at least one result.
 [[nodiscard]] std::string describe_bottleneck(const std::vector<Json>& results);
 
+/// Joined names of the tiers that evict nothing: those that still fill, or those in which blocks
+/// found no room.
+[[nodiscard]] std::string tiers_without_evictions(const Json& result, bool full);
+
+/// Lines on tiers that still fill, with the names of the runs.
+[[nodiscard]] std::vector<std::string> describe_filling(
+    const std::vector<std::pair<std::string, const Json*>>& runs);
+
 /// A line on GPUs that wait for loads of KV for more than 5 % of the time; otherwise empty.
 [[nodiscard]] std::string describe_load_waits(const std::string& system,
                                               const std::vector<Json>& results);

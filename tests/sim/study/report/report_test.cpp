@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -264,7 +265,40 @@ TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
   other["load"]["verdict"] = "load exceeds capacity";
   other["metrics"]["hit_rate"]["all_turns"]["total"] = 0.9;
   (void)dir_.write("b.json", other.dump());
-  EXPECT_EQ(page_sentences(read())[0], "50.0 % of all turns find the KV of their whole history.");
+  EXPECT_EQ(page_sentences(read()),
+            (Lines{"50.0 % of all turns find the KV of their whole history with a.",
+                   "The first token comes after 2 s on average (p99 8 s) with a.",
+                   "a costs $7.00 per million output tokens. Its main cause of waiting is batch "
+                   "slots 25 %."}));
+  cheap["load"]["verdict"] = "load exceeds capacity";
+  (void)dir_.write("a.json", cheap.dump());
+  EXPECT_EQ(page_sentences(read()),
+            Lines{"The load exceeds capacity in every run, so none has a steady state."});
+}
+
+TEST_F(Reporting, RanksNoCostsThatAreAboutEqual) {
+  Json json = result("lru", "8GiB", 0.5);
+  json["metrics"]["dollars_per_million_output_tokens"] = {{"rented", 2.11}};
+  write("a.json", json);
+  json["metrics"]["dollars_per_million_output_tokens"] = {{"rented", 2.12}};
+  write("b.json", json);
+  EXPECT_EQ(page_sentences(read()).back(),
+            "Costs are about equal: $2.11 to $2.12 per million output tokens.");
+}
+
+// A block is not found until it is full, so nearly every turn of blocks lacks a part.
+TEST_F(Reporting, DrawsBlocksOverCapacityAndCountsNoneOfTheirTurnsAsLost) {
+  for (const auto& [name, dram, hits] :
+       {std::tuple{"a.json", "8GiB", 0.25}, {"b.json", "16GiB", 0.75}}) {
+    Json json = result("blocks", dram, 0);
+    json["metrics"].erase("hit_rate");
+    json["metrics"]["blocks"]["hit_rate"]["tokens"]["total"] = hits;
+    write(name, json);
+  }
+  EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "25"}, {"16GiB", "75"}}));
+  EXPECT_TRUE(section("lost").charts.empty());
+  write("c.json", result("lru", "8GiB", 0.5));
+  EXPECT_EQ(section("lost").charts.at(0).table.rows, (Rows{{"c", "25"}}));
 }
 
 TEST_F(Reporting, RecommendsNoRunThatIsTooShortToTell) {
@@ -286,13 +320,23 @@ TEST_F(Reporting, RecommendsNoRunThatIsTooShortToTell) {
   EXPECT_EQ(
       page_sentences(read()),
       (Lines{"2 of 3 runs are too short to tell, and these sentences leave them out. a: " + why,
-             "25.0 % of all turns find the KV of their whole history.",
-             "The first token comes after 2 s on average (p99 8 s).",
-             "It costs $9.00 per million output tokens."}));
+             "25.0 % of all turns find the KV of their whole history with c.",
+             "The first token comes after 2 s on average (p99 8 s) with c.",
+             "c costs $9.00 per million output tokens."}));
   EXPECT_EQ(section("cost").charts.at(0).table.rows,
             (Rows{{"a", "5.000", "2", "run too short to tell"},
                   {"b", "5.000", "2", "run too short to tell"},
                   {"c", "5.000", "2", "on the front"}}));
+}
+
+TEST_F(Reporting, WarnsOfTiersThatStillFill) {
+  Json json = result("lru", "8GiB", 0.5);
+  json["metrics"]["tiers"] = {{"dram", {{"evictions", 3}, {"filling", false}}},
+                              {"ssd", {{"evictions", 0}, {"filling", true}}}};
+  write("a.json", json);
+  EXPECT_NE(page().find("<p class=\"warning\">ssd: still filling in the measured part, and nothing "
+                        "is evicted: a longer run may hit less (a).</p>"),
+            std::string::npos);
 }
 
 TEST_F(Reporting, NamesTheWorstVerdictOfSeveralSeeds) {
