@@ -87,11 +87,17 @@ void keep_only(std::vector<SweepPoint>& points, const std::vector<std::string>& 
   }
 }
 
+void check_validate_outputs(const Call& call, const std::vector<std::string>& inputs) {
+  check_outputs({{"--json", call.options.json}, {"--timeline", call.options.timeline}},
+                joined({inputs, call.plugins}));
+}
+
 /// Resolves and checks the points that --only leaves. Throws ConfigError for refused points,
 /// unless the sweep skips them.
 std::vector<SweepPoint> points_for_device(const Call& call, const Sweep& sweep,
                                           const ConfigDirectory& presets) {
   std::vector<SweepPoint> points = resolve_points(sweep, presets, call.registry);
+  check_validate_outputs(call, files_of(sweep, points));
   keep_only(points, call.options.only);
   std::vector<std::string> problems;
   for (SweepPoint& point : points) {
@@ -173,11 +179,6 @@ Outcome validate_all(const Call& call, const Sweep& sweep, const std::vector<Swe
   return all;
 }
 
-void check_validate_outputs(const Call& call, const std::vector<std::string>& inputs) {
-  check_outputs({{"--json", call.options.json}, {"--timeline", call.options.timeline}},
-                joined({inputs, call.plugins}));
-}
-
 /// Whether the file is a sweep. Other files are configs of a run.
 bool is_sweep(const std::string& file) {
   const Json json = read_json_file(file);
@@ -234,7 +235,6 @@ int validate_command(const Program& program, const ValidateCommandOptions& optio
       sweep.set.list.push_back({.pointer = "/seed", .value = *request.seed});
     }
     const std::vector<SweepPoint> points = points_for_device(call, sweep, presets);
-    check_validate_outputs(call, files_of(sweep, points));
     open_timeline();
     TextOutput json(options.json);
     const Outcome outcome = validate_all(call, sweep, points, [&](const Json& done) {

@@ -152,8 +152,15 @@ TEST_F(BadConfig, CutsAHugeValueOrKey) {
 // A file that cannot be looked up is not a missing one: a cycle of links has no errno of a missing
 // file, and no permission of root reads it.
 TEST_F(BadConfig, TellsAPresetThatCannotBeLookedUpFromAnUnknownOne) {
-  fs::copy(configs(), path("configs"),
-           fs::copy_options::recursive | fs::copy_options::create_symlinks);
+  fs::create_directory(path("configs"));
+  for (const auto& entry : fs::directory_iterator(configs())) {
+    const fs::path copy = path("configs") / entry.path().filename();
+    if (entry.path().filename() == "hardware") {
+      fs::copy(entry.path(), copy);
+    } else {
+      fs::create_symlink(entry.path(), copy);
+    }
+  }
   fs::remove(path("configs/hardware/a100-80g.json"));
   fs::create_symlink("a100-80g.json", path("configs/hardware/a100-80g.json"));
   fs::create_symlink("mine.json", path("mine.json"));
