@@ -274,6 +274,7 @@ class Search {
     const double step = options_.step;
     if (options_.starts_overloaded) {
       trials_.emplace(begin, CapacityTrial{.rate = begin, .overloaded = 1});
+      return neighbours_below(begin);
     }
     if (meets_at(begin)) {
       for (double rate = begin; rate < begin * kCapacityRange; rate *= step) {
@@ -283,9 +284,30 @@ class Search {
       }
       return {trials_.rbegin()->first, std::nullopt};
     }
-    for (double rate = begin; rate > begin / kCapacityRange; rate /= step) {
-      if (meets_at(rate / step)) {
-        return {rate / step, rate};
+    return neighbours_below(begin);
+  }
+
+  /// The same below an overloaded rate. The longer a run is overloaded, the more requests wait in
+  /// it, so rates far above the one that was served are tried only if all below them meet the SLO.
+  Rates neighbours_below(double overloaded) {
+    constexpr double kMargin = 4;
+    std::vector<double> rates{overloaded};
+    while (rates.back() > overloaded / kCapacityRange) {
+      rates.push_back(rates.back() / options_.step);
+    }
+    std::size_t at = 1;
+    while (at + 1 < rates.size() && rates[at] > kMargin * options_.served * overloaded) {
+      ++at;
+    }
+    if (meets_at(rates[at])) {
+      while (meets_at(rates[at - 1])) {
+        --at;
+      }
+      return {rates[at], rates[at - 1]};
+    }
+    while (++at < rates.size()) {
+      if (meets_at(rates[at])) {
+        return {rates[at], rates[at - 1]};
       }
     }
     return {std::nullopt, trials_.begin()->first};
@@ -434,10 +456,13 @@ std::string describe_rate(const std::string& key, double rate) {
 }
 
 std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
-                                              const PolicyRegistry& registry,
-                                              const RunOptions& run) {
-  constexpr CapacityOptions kCoarse{
-      .replications = 1, .tolerance = 0.05, .step = 1.5, .starts_overloaded = true};
+                                              const PolicyRegistry& registry, const RunOptions& run,
+                                              double served) {
+  const CapacityOptions coarse{.replications = 1,
+                               .tolerance = 0.05,
+                               .step = 1.5,
+                               .starts_overloaded = true,
+                               .served = served};
   ResolvedConfig stationary = config;
   WorkloadConfig& workload = stationary.config.workload;
   workload.measure = Measure::automatic;
@@ -450,7 +475,7 @@ std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
   RunOptions quick;
   quick.progress = run.progress;
   try {
-    const CapacitySearch search = find_capacity(stationary, {}, kCoarse, registry, quick, {});
+    const CapacitySearch search = find_capacity(stationary, {}, coarse, registry, quick, {});
     if (!search.capacity || !search.above || search.trials[*search.above].overloaded == 0) {
       return std::nullopt;
     }
@@ -465,7 +490,11 @@ void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyReg
   if (!exceeds_capacity(result)) {
     return;
   }
-  const std::optional<StableRate> stable = highest_stable_rate(config, registry, run);
+  const Json& rate = result.at("load").at("requests_per_second");
+  const double served = rate["nominal"].is_number() && rate["nominal"].get<double>() > 0
+                            ? rate["measured"].get<double>() / rate["nominal"].get<double>()
+                            : 1;
+  const std::optional<StableRate> stable = highest_stable_rate(config, registry, run, served);
   result["load"]["highest_stable_rate"] =
       stable ? Json{{"varied", stable->key}, {"rate", stable->rate}} : Json();
 }

@@ -43,6 +43,8 @@ struct CapacityOptions {
   double step = 2;
   /// The load at the config's own rate is known to exceed capacity.
   bool starts_overloaded = false;
+  /// The share of that load that was served. The search begins at most a few times above it.
+  double served = 1;
 };
 
 /// Results at one rate. Numbers are means over the replications.
@@ -110,9 +112,11 @@ struct StableRate {
   std::string key;
   double rate = 0;
 };
+/// `served`: the share of its load that a run of `config` served, as far as it is known.
 [[nodiscard]] std::optional<StableRate> highest_stable_rate(const ResolvedConfig& config,
                                                             const PolicyRegistry& registry,
-                                                            const RunOptions& run);
+                                                            const RunOptions& run,
+                                                            double served = 1);
 /// Adds /load/highest_stable_rate (the varied key and the rate, or null) to a result whose load
 /// exceeds capacity.
 void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyRegistry& registry,

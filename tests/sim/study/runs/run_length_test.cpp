@@ -231,6 +231,38 @@ TEST(Overload, MarksItsColumnsAndNamesTheHighestStableRate) {
             "load exceeds capacity");
 }
 
+TEST(Overload, TheSearchBeginsNearTheRateThatWasServed) {
+  ResolvedConfig config = config_of(planner(1000, "30/s"));
+  WorkloadConfig& workload = config.config.workload;
+  workload.sessions = SessionCount();
+  workload.sessions.automatic = true;
+  workload.precision = 1;
+  const auto search = [&](double served) {
+    return find_capacity(config, {},
+                         {.replications = 1,
+                          .tolerance = 0.05,
+                          .step = 1.5,
+                          .starts_overloaded = true,
+                          .served = served},
+                         builtin_policies(), {}, {});
+  };
+  const auto rate_of = [](const CapacitySearch& found) {
+    return found.trials.at(found.capacity.value()).rate;
+  };
+  // The last trial is the overloaded rate, which is known and not run.
+  const auto highest_run = [](const CapacitySearch& found) {
+    return found.trials.at(found.trials.size() - 2).rate;
+  };
+  const CapacitySearch all = search(1);
+  const double rate = rate_of(all);
+  const CapacitySearch near = search(rate / 30);
+  EXPECT_EQ(rate_of(near), rate);
+  EXPECT_GT(highest_run(all), 10);
+  EXPECT_LE(highest_run(near), 4 * rate);
+  // A short run may serve less than a long one would.
+  EXPECT_EQ(rate_of(search(rate / 30 / 20)), rate);
+}
+
 // 1,000 sessions are too few to show a rate near the highest one.
 TEST(Overload, TheHighestStableRateDoesNotDependOnTheNumberOfSessions) {
   const auto rate_of = [](std::int64_t sessions) {
