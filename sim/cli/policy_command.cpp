@@ -74,7 +74,7 @@ void check_kind(const char* what, const std::vector<PolicyKind<Interface>>& kind
 }
 
 int check_policy_command(const Program& program, const std::string& name) {
-  const PolicyRegistry registry = program.policies();
+  const PolicyRegistry registry = load_policies(program.plugins, false);
   bool found = false;
   std::vector<std::string> problems;
   check_kind("eviction", registry.eviction, name, found, problems);

@@ -121,8 +121,8 @@ std::string quote_text(std::string_view text) {
 
 std::string formula_safe(std::string_view text) {
   constexpr std::string_view kBeginsFormula = "=+-@\t\r";
-  const bool is_formula = !text.empty() && kBeginsFormula.find(text.front()) != text.npos &&
-                          !parse_number(text);
+  const bool is_formula =
+      !text.empty() && kBeginsFormula.find(text.front()) != text.npos && !parse_number(text);
   return is_formula ? "'" + std::string(text) : std::string(text);
 }
 

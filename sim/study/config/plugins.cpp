@@ -1,7 +1,9 @@
 #include "sim/study/config/plugins.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include <dlfcn.h>
@@ -74,6 +76,18 @@ void check_kinds(const char* what, std::vector<PolicyKind<Interface>>& all,
   }
 }
 
+/// Replaces the last kinds of each list by those of `added`, which were added to them.
+void replace_added(PolicyRegistry& registry, PolicyRegistry added) {
+  const auto replace = [](auto& all, auto& with) {
+    std::move(with.begin(), with.end(), all.end() - std::ssize(with));
+  };
+  replace(registry.eviction, added.eviction);
+  replace(registry.admission, added.admission);
+  replace(registry.prefetch, added.prefetch);
+  replace(registry.order, added.order);
+  replace(registry.routing, added.routing);
+}
+
 }  // namespace
 
 std::vector<std::string> add_policies(PolicyRegistry& registry, PolicyRegistry added,
@@ -91,7 +105,7 @@ std::vector<std::string> add_policies(PolicyRegistry& registry, PolicyRegistry a
   return problems;
 }
 
-PolicyRegistry load_policies(const std::vector<std::string>& libraries) {
+PolicyRegistry load_policies(const std::vector<std::string>& libraries, bool name_errors) {
   PolicyRegistry registry = builtin_policies();
   std::vector<std::string> problems;
   const auto add = [&](const std::vector<std::string>& more) {
@@ -100,7 +114,13 @@ PolicyRegistry load_policies(const std::vector<std::string>& libraries) {
   for (const std::string& library : libraries) {
     const std::string origin = fmt::format("--plugin: {}", library);
     try {
-      add(add_policies(registry, guarded(policies_of(library, origin), origin), origin));
+      const PolicyRegistry added = policies_of(library, origin);
+      PolicyRegistry checked = registry;
+      add(add_policies(checked, added, origin));
+      registry = std::move(checked);
+      if (name_errors && problems.empty()) {
+        replace_added(registry, guarded(added, origin));
+      }
     } catch (const ConfigError& error) {
       add(error.problems());
     }

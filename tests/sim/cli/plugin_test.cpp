@@ -155,8 +155,6 @@ TEST_F(Plugin, ItsPoliciesAreNamedInTheirErrors) {
   expect_named(tier + "eviction=throwing", "eviction policy \"throwing\"", "choose: no idea");
   expect_named(tier + "eviction=inventing", "eviction policy \"inventing\"",
                "choose: a policy chose a victim that was not offered");
-  expect_named(tier + "admission=missing", "admission policy \"missing\"",
-               "make: expected a policy, got null");
   expect_named("/system/prefetch=guessing", "prefetch policy \"guessing\"",
                "next_fetch: there is no entry 4000000");
   expect_named("/system/order=late", "order policy \"late\"",

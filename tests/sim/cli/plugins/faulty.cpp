@@ -87,8 +87,6 @@ void add_policies([[maybe_unused]] PolicyRegistry& registry) {
   add<Prefetch>(registry.prefetch, "guessing");
   add<Order>(registry.order, "late");
   add<Routing>(registry.routing, "lost");
-  registry.admission.push_back(kind("missing", "is null"));
-  registry.admission.back().make = [](const PolicyParameters&) { return nullptr; };
 #endif
 }
 
