@@ -35,6 +35,7 @@ bool MixSource::next(SessionSpec& session) {
   }
   ++given_of_[drawn_];
   session.id = given_++;
+  session.group = SessionSpec::kNoGroup;  // numbers of a trace mean nothing beside other workloads
   session.arrival = SimTime();
   session.workload_class = static_cast<std::int32_t>(drawn_);
   session.priority = workload.priority;

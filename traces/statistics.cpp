@@ -54,6 +54,7 @@ void WorkloadStatistics::add(const SessionSpec& session) {
     history += turn.user.value + turn.assistant.value;
   }
   if (session.group != SessionSpec::kNoGroup) {
+    ++parts_of_groups_;
     Group& group = groups_[session.group];
     group.turns += std::ssize(session.turns);
     group.tokens = std::max(group.tokens, history);
@@ -72,6 +73,7 @@ void WorkloadStatistics::add(const SessionSpec& session) {
 
 void WorkloadStatistics::merge(const WorkloadStatistics& other) {
   turns_.merge(other.turns_);
+  parts_of_groups_ += other.parts_of_groups_;
   user_tokens_.merge(other.user_tokens_);
   assistant_tokens_.merge(other.assistant_tokens_);
   session_tokens_.merge(other.session_tokens_);

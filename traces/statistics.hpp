@@ -31,6 +31,8 @@ class WorkloadStatistics {
   [[nodiscard]] std::int64_t sessions() const {
     return turns_.count() + static_cast<std::int64_t>(groups_.size());
   }
+  /// Sessions as they were added: each part of a group counts.
+  [[nodiscard]] std::int64_t parts() const { return turns_.count() + parts_of_groups_; }
   [[nodiscard]] std::int64_t turns() const { return user_tokens_.count(); }
   [[nodiscard]] Histogram turns_per_session() const {
     return with_groups(turns_, [](const Group& group) { return group.turns; });
@@ -66,7 +68,7 @@ class WorkloadStatistics {
  private:
   struct Group {
     std::int64_t turns = 0;
-    /// Of the longest part.
+    /// Tokens of the longest part.
     std::int64_t tokens = 0;
   };
   /// `values` of the sessions without groups, and `value` of each group.
@@ -95,6 +97,7 @@ class WorkloadStatistics {
   Int128 shared_tokens_ = 0;
   /// By number. The counts and histograms of sessions above are of sessions without groups.
   std::map<std::int64_t, Group> groups_;
+  std::int64_t parts_of_groups_ = 0;
   std::set<std::int64_t> shared_prompts_;
   std::int64_t sessions_with_shared_prompt_ = 0;
   SimTime last_arrival_{};

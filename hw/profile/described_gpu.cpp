@@ -26,7 +26,7 @@ bool has_all_reduces(const Profile& profile, std::int64_t gpus) {
              });
 }
 
-/// Of two readings of one figure in other units.
+/// Whether two numbers are one figure read in different units.
 bool are_equal(double a, double b) {
   constexpr double kRounding = 1e-9;
   return std::abs(a - b) <= kRounding * std::max(a, b);

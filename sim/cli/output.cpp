@@ -24,7 +24,7 @@ bool is_device_or_pipe(const std::string& path) {
          type == std::filesystem::file_type::socket;
 }
 
-/// Whether the file is one of the inputs, or a file in a folder of them, by device and inode.
+/// Whether the file is one of the inputs, or a file below a folder of them, by device and inode.
 bool is_any_of(const std::string& path, const std::vector<std::string>& inputs) {
   std::error_code ignored;  // a missing file is no input
   if (!std::filesystem::is_regular_file(path, ignored)) {
@@ -34,8 +34,10 @@ bool is_any_of(const std::string& path, const std::vector<std::string>& inputs) 
     if (!is_folder(input)) {
       return std::filesystem::equivalent(input, path, ignored);
     }
+    // A link may lead back to its own folder.
     return std::ranges::any_of(folder_entries(input), [&](const std::filesystem::path& file) {
-      return std::filesystem::equivalent(file, path, ignored);
+      return !(is_folder(file) && std::filesystem::is_symlink(file, ignored)) &&
+             is_any_of(path, {file.string()});
     });
   });
 }

@@ -22,7 +22,7 @@ struct BlockCurveOptions {
   std::vector<KvSize> capacities;
   /// Bytes of a token; zero without a model.
   Bytes bytes_per_token;
-  /// What the policy may ask.
+  /// Facts that the policy may ask for.
   TierFacts facts{};
   /// Share of the streams that is sampled; LRU only.
   double sampling_rate = 1;

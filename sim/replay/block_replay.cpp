@@ -417,10 +417,11 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
       RequestRecord record{.session = accesses.session().id,
                            .turn = static_cast<std::int64_t>(accesses.turn()),
                            .arrived = accesses.now()};
+      record.admitted = record.first_token = record.finished = record.arrived;
       record.history = accesses.content().prompt.tokens - input;
       record.input = input;
       record.output = accesses.output();
-      record.prompt_found = found;
+      record.set_found_of_prompt(found);
       record.instance = replay.instance();
       record.measured = measured;
       options.observer->on_request(record);

@@ -8,7 +8,7 @@ namespace kvtier {
 /// Runs a system of blocks in steps without a clock. The scheduler composes iterations as in a
 /// timed run, each iteration takes one step, and transfers that start with a step complete before
 /// it ends. Requests arrive at the times of `source`, in units of StepBackend. The observer's
-/// on_block_request gets the hits of each request. Returns hits, preemptions and the counters of
+/// on_request gets the hits of each request. Returns hits, preemptions and the counters of
 /// the tiers. Throws ConfigError.
 struct StepReplay {
   BlockHits hits;

@@ -313,8 +313,7 @@ void BlockBatcher::end_far_load() {
   const SimDuration waited = backend_.now() - gpu_since_;
   const Medium from = tiers_[2]->medium();
   requests_.count_gpu(gpu_since_, {.exposed_load = waited});
-  requests_.waits().end_command(
-      waited, waited, requests_.topology().wait_cause(from, tiers_[1]->medium()), backend_.now());
+  requests_.end_command(waited, waited, requests_.topology().wait_cause(from, tiers_[1]->medium()));
   for (const SessionSlot slot : prompts_) {
     requests_.request(slot).exposed_load +=
         waited * work_[slot].loads_from_behind.value / far_now_.value;
@@ -705,20 +704,11 @@ std::int64_t BlockBatcher::promised_blocks() const {
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   Work& work = work_[slot];
   RequestRecord& r = requests_.request(slot);
-  r.found = {.reused = std::min(match.tokens, r.history)};
-  r.found.cause = r.found.reused < r.history ? LossCause::capacity : LossCause::none;
-  Tokens faster;
+  std::array<Tokens, kMedia> found{};
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    const auto medium = static_cast<std::size_t>(tiers_[i]->medium());
-    r.prompt_found[medium] = match.by_pool[i];
-    const Tokens here = std::min(match.by_pool[i], r.found.reused - faster);
-    if (here.value > 0) {
-      r.found.medium = tiers_[i]->medium();
-      r.found.nearer[medium] = here;
-      faster += here;
-    }
+    found[static_cast<std::size_t>(tiers_[i]->medium())] = match.by_pool[i];
   }
-  r.found.nearer[static_cast<std::size_t>(r.found.medium)] = Tokens(0);
+  r.set_found_of_prompt(found);
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }

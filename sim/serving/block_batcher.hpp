@@ -64,8 +64,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
-  /// Copies of an offload and of nodes are found when they are complete. Of other writes only those
-  /// that the next iteration waits for are.
+  /// Copies of an offload and of nodes are found when they are complete. Other writes are only if
+  /// the next iteration waits for them.
   [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
     return tier > 0 && !is_tree_ && !(tier == 1 && (store_->offloads() || saves_block_));
   }

@@ -103,7 +103,8 @@ void Instance::run() {
   batcher_->check_invariants();
 }
 
-/// Batchers count bytes when their transfer starts. Bytes behind HBM count here when they move.
+/// Batchers count bytes when a transfer starts, or when a request that will start it is admitted.
+/// Bytes of a transfer behind HBM count here when they move.
 std::vector<TierCounters> Instance::tier_counters() const {
   std::vector<TierCounters> counters;
   for (std::size_t i = 0; i < batcher_->tier_count(); ++i) {

@@ -1,6 +1,7 @@
 #include "sim/serving/metrics.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "hw/model/model.hpp"
 #include "hw/timing/layer_pipeline.hpp"
@@ -23,6 +24,23 @@ LoadRates load_rates(const RunConfig& config) {
   from(Medium::cxl, config.hardware.cxl.has_value());
   from(Medium::ssd, config.hardware.ssd.has_value());
   return rates;
+}
+
+void RequestRecord::set_found_of_prompt(const std::array<Tokens, kMedia>& tokens) {
+  prompt_found = tokens;
+  found = {.reused = std::min(std::accumulate(tokens.begin(), tokens.end(), Tokens(0)), history)};
+  found.cause = found.reused < history ? LossCause::capacity : LossCause::none;
+  // The fastest media have the head of the history.
+  Tokens faster;
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    const Tokens here = std::min(tokens[i], found.reused - faster);
+    if (here.value > 0) {
+      found.medium = static_cast<Medium>(i);
+      found.nearer[i] = here;
+      faster += here;
+    }
+  }
+  found.nearer[static_cast<std::size_t>(found.medium)] = Tokens(0);
 }
 
 Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates) {

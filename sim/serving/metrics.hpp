@@ -56,6 +56,8 @@ struct RequestRecord {
   bool measured = false;
 
   [[nodiscard]] Tokens prompt() const { return history + input; }
+  /// In a system of blocks: sets prompt_found, and what `found` says of the history.
+  void set_found_of_prompt(const std::array<Tokens, kMedia>& tokens);
   /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
   [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
@@ -160,7 +162,7 @@ struct GpuTime {
   SimDuration exposed_save;
 
   [[nodiscard]] SimDuration busy() const { return prefill + decode + exposed_load + exposed_save; }
-  /// Of each part the share part / whole.
+  /// Each part times part / whole.
   [[nodiscard]] GpuTime scaled(SimDuration part, SimDuration whole) const {
     const auto scale = [&](SimDuration time) {
       return SimDuration(

@@ -86,7 +86,7 @@ void Requests::draw_session() {
 /// The session drawn last, as part of the load that is offered.
 void Requests::note_offered() {
   last_session_arrival_ = drawn_.arrival;
-  if (workload_.sessions() == 1) {
+  if (workload_.parts() == 1) {
     first_arrival_ = drawn_.arrival;
   }
   SimTime due = drawn_.arrival;
@@ -560,7 +560,7 @@ void Requests::begin_measurement() {
   measured_ = {.from = backend_.now(),
                .to = backend_.now(),
                .stationary = is_stationary_ && has_drawn_,
-               .sessions_before = workload_.sessions() - (has_drawn_ ? 1 : 0)};
+               .sessions_before = workload_.parts() - (has_drawn_ ? 1 : 0)};
   turn_metrics_ = TurnMetrics(load_rates(config_));
   served_ = {};
   measured_gpu_time_ = {};

@@ -252,8 +252,8 @@ class Requests final : public QueueView {
   [[nodiscard]] WaitClock& waits() { return waits_; }
   [[nodiscard]] const Topology& topology() const { return topology_; }
   [[nodiscard]] const GpuTime& gpu_time() const { return gpu_time_; }
-  /// The GPUs did this from `since` until now. Of time that a border of the measured part cuts in
-  /// two, each kind counts in proportion.
+  /// The GPUs did this from `since` until now. If a border of the measured part cuts this time,
+  /// each kind counts in proportion.
   void count_gpu(SimTime since, const GpuTime& time);
   /// A GPU command that took `elapsed` ends now, of which it waited for KV for `waited`, because of
   /// `way`.
@@ -299,8 +299,8 @@ class Requests final : public QueueView {
   void end_measurement(SimTime at);
   [[nodiscard]] SimTime last_finish() const { return last_finish_; }
   [[nodiscard]] const GpuTime& measured_gpu_time() const { return measured_gpu_time_; }
-  /// What the measured part's look-ups find in a cache without limit; nullopt without blocks that
-  /// the source names.
+  /// Hits of the measured part's look-ups in a cache without limit; nullopt without blocks that the
+  /// source names.
   [[nodiscard]] std::optional<BlockHits> hits_without_limit() const {
     return without_limit_ ? std::optional(hits_without_limit_) : std::nullopt;
   }

@@ -115,7 +115,7 @@ std::string refused_intervals(const Json& load) {
   if (load["verdict"] == kLoadExceedsCapacity) {
     return "the load exceeds capacity";
   }
-  if (load["verdict"] == kRunTooShort) {
+  if (load["measured"]["rule"] == "auto" && load["too_short"].is_string()) {
     return "the run is too short";
   }
   // With "measure": "all" that is no verdict.
@@ -299,7 +299,7 @@ Overload overload_of(Requests& users, Instance& instance) {
   constexpr double kShortQueue = 50;
   constexpr double kShareOfSessions = 0.25;
   const double floor =
-      std::min(kShortQueue, kShareOfSessions * static_cast<double>(users.workload().sessions()));
+      std::min(kShortQueue, kShareOfSessions * static_cast<double>(users.workload().parts()));
   if (arrivals_end <= from) {
     return {};
   }
@@ -325,7 +325,7 @@ std::optional<double> nominal_requests_per_second(const RunConfig& config, const
   if (config.workload.arrivals != ArrivalModel::trace && !starts_sessions(config.workload)) {
     return config.workload.request_rate
                ? config.workload.request_rate->value
-               : config.workload.arrival_rate->value * ratio(workload.turns(), workload.sessions());
+               : config.workload.arrival_rate->value * ratio(workload.turns(), workload.parts());
   }
   const SimDuration span = users.offered_span();
   return span.ns > 0 ? std::optional(static_cast<double>(workload.turns()) / span.seconds())
@@ -419,7 +419,7 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
     too_short = fmt::format(
         "no stationary state is found: the {} sessions arrive within {:.0f} s, and those that live "
         "at a time last {:.0f} s on average",
-        workload.sessions(), workload.last_arrival().seconds(), session);
+        workload.parts(), workload.last_arrival().seconds(), session);
   } else if (!nominal) {
     too_short = "the workload has no rate: all of its turns are due at one time";
   } else if (!agrees) {

@@ -116,11 +116,10 @@ TEST(Columns, TheInputIsWholePromptsOrNewTokens) {
   };
   EXPECT_EQ(read("in:total"), "0@0: 10/20 15/5+1000000000 10/1+1000000000\n");
   EXPECT_EQ(read("in:new"), "0@0: 10/20 45/5+1000000000 60/1+1000000000\n");
-  EXPECT_EQ(
-      config_error_of(dir, [&] { read("in"); }),
-      "t.csv: the input tokens look like whole prompts: 2 of 2 later turns have more of them "
-      "than the turn before and its response together; expected the meaning at --columns "
-      "(input=in:MEANING): \"total\" (whole prompts) or \"new\" (new tokens of the turn)");
+  EXPECT_EQ(config_error_of(dir, [&] { read("in"); }),
+            "t.csv: the input tokens look like whole prompts: 2 of 2 later turns have more of them "
+            "than the turn before and its response together; expected the meaning at --columns "
+            "(input=in:MEANING): \"total\" (whole prompts) or \"new\" (new tokens of the turn)");
   EXPECT_EQ(config_error_of(dir,
                             [&] {
                               static_cast<void>(open_trace(

@@ -34,6 +34,8 @@ class Guard {
       throw;
     } catch (const std::exception& error) {
       fail(name, error.what());
+    } catch (...) {
+      fail(name, "an exception of an unknown type");
     }
   }
   void expect(bool holds, const char* name, const char* what) const {
@@ -232,6 +234,8 @@ void guard(std::vector<PolicyKind<Interface>>& kinds, const char* what, const st
         throw;
       } catch (const std::exception& error) {
         throw ConfigError(fmt::format("{}: make: {}", label, error.what()));
+      } catch (...) {
+        throw ConfigError(label + ": make: an exception of an unknown type");
       }
       return std::make_unique<Guarded>(Guard<Interface>(label, std::move(policy)));
     };

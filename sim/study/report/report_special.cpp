@@ -251,7 +251,7 @@ void block_hits(const Entry& entry, const Report& report, ReportSection& section
     /// Pointers in results with a clock and without.
     const char* timed;
     const char* untimed;
-    /// The same.
+    /// Pointers to the hits of a cache without limit in results with a clock and without.
     const char* timed_ceiling;
     const char* untimed_ceiling;
   };

@@ -134,7 +134,9 @@ std::string short_sentence(const std::vector<ReportRun>& runs) {
   const ReportRun& first = *shorts.front();
   const auto result = std::find_if(first.results.begin(), first.results.end(),
                                    [](const Json& one) { return is_too_short(one); });
-  std::string why = describe_too_short(*result, (*result)["config"]["workload"]);
+  // Lines of a sweep have no config.
+  const Json* const workload = find_at(*result, Json::json_pointer("/config/workload"));
+  std::string why = describe_too_short(*result, workload != nullptr ? *workload : Json());
   why += why.empty() ? "" : ".";
   if (runs.size() == 1) {
     return "The run is too short to tell" + (why.empty() ? "." : ": " + why);

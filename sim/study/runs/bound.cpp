@@ -24,7 +24,7 @@ namespace {
 /// hold at least `n` tokens. A copy is charged its blocks, and all tiers together charge at most
 /// the sum of their capacities.
 ///
-/// Where a copy of any length is charged a context window, no tier gains by a part of an entry: one
+/// If a copy of any length is charged a context window, no tier gains by a part of an entry: one
 /// tier holds all that is found. Otherwise a policy may hold parts, also in different tiers.
 class Demands final : public RunObserver {
  public:
@@ -194,9 +194,8 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
   }
   if (config.system.sharing == Sharing::prompts) {
     throw ConfigError(
-        "/system/sharing: expected \"none\": a bound needs the next use of what is stored, which "
-        "is "
-        "unknown of shared prompts");
+        "/system/sharing: expected \"none\": a bound needs the next use of stored KV, which is "
+        "unknown for shared prompts");
   }
   const auto oracle =
       std::find_if(registry.eviction.begin(), registry.eviction.end(),

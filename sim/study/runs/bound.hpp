@@ -16,8 +16,8 @@ namespace kvtier {
 /// a policy may find more, and "name" is "Belady, greedy".
 ///
 /// "upper_bound" holds for every policy, in all tiers together, also for policies that hold parts
-/// of entries. Of reserved context windows (/serving/kv_reservation) it holds for all policies that
-/// hold whole entries, or, if the system holds parts, for all policies. For turns it is the
+/// of entries. With reserved context windows (/serving/kv_reservation) it holds for all policies
+/// that hold whole entries, or, if the system holds parts, for all policies. For turns it is the
 /// oracle's count if that is the optimum. Otherwise, and for tokens, it is most_value().
 ///
 /// A system of blocks has the bound of bound_of_blocks. Throws ConfigError for a system that shares

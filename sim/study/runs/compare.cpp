@@ -131,9 +131,10 @@ std::string describe_unwritten(const std::string& system, const Json& result) {
     const double given = in_flight + tier["written_bytes"].get<double>();
     if (tier.value("found_before_written", false) && in_flight > given / 100) {
       text += fmt::format(
-          "\n{}: KV in {} is found before it is written. Of {:.4g} GB, {:.4g} GB were not written "
-          "at the end, so the hit rate is too high.\n",
-          system, name, given * 1e-9, in_flight * 1e-9);
+          "\n{}: KV in {} is found before it is written. {:.4g} of {:.4g} GB were not written at "
+          "the "
+          "end, so the hit rate is too high.\n",
+          system, name, in_flight * 1e-9, given * 1e-9);
     }
   }
   return text;

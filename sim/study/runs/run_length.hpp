@@ -15,8 +15,8 @@ namespace kvtier {
 /// The number of sessions that should make a run at the same rate long enough; at least 100.
 [[nodiscard]] std::int64_t sessions_wanted(const Json& result);
 
-/// What a run that is too short needs if its sessions are those of a trace in order: a longer
-/// trace, or a key of the workload. Empty for other workloads, which can have more sessions.
+/// The change that a run that is too short needs, if it replays a trace in order: a longer trace,
+/// or a key of the workload. Empty for other workloads, which can have more sessions.
 [[nodiscard]] std::string longer_trace(const Json& workload);
 
 /// Throws ConfigError with advice if the run is too short. `what` names the question that the run

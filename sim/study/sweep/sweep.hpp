@@ -81,8 +81,7 @@ void describe(V& v, Sweep& c) {
   v.field("columns", c.columns, "Columns of the tables: numbers of each run.", required());
   v.field("refused", c.refused,
           "Handling of points with refused configs: error (exit code 2; before the first run in a "
-          "sweep "
-          "of up to 1,000 points), or skip (the row has the reason).");
+          "sweep of up to 1,000 points), or skip (the row has the reason).");
   v.field(
       "bound", c.bound,
       "Adds /bound to results. It compares the policies with Belady's choice (hit_rate, "

@@ -23,17 +23,19 @@ constexpr std::int64_t kShortSessions = 8;
 constexpr std::size_t kMostShortRuns = 32;
 constexpr const char* kBound = "/bound";
 /// Parts of a result that only runs with enough turns have.
-constexpr std::array kOfLongRuns{"/metrics/confidence", "/metrics/hit_rate", "/load/precision"};
+constexpr std::array kOfLongRuns{"/metrics/classes", "/metrics/confidence", "/metrics/hit_rate",
+                                 "/load/precision"};
 
 /// The parts of a config on which the keys of its results depend.
 std::string structure_of(const RunConfig& config) {
   const Json json = write_value(config);
-  Json workload = json["workload"];
+  const auto part = [&json](const char* key) { return json.value(key, Json()); };
+  Json workload = part("workload");
   for (const char* key : {"sessions", "warmup_turns", "arrival_rate", "request_rate"}) {
     workload.erase(key);
   }
   return json_text(
-      Json{json["system"], json["cluster"], workload, config.hardware.profile.has_value()});
+      Json{part("system"), part("cluster"), workload, config.hardware.profile.has_value()});
 }
 
 /// The result of a run of the first sessions; nullopt if it fails. The sweep's runs then say why.

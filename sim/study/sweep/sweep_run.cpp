@@ -111,7 +111,9 @@ void read_line(const Sweep& sweep, const SweepPoint& point, const Json& line, Sw
       row.state == RunState::ok && !row.exceeds_capacity && ever_exceeds_capacity(line);
   row.too_short.reset();
   if (row.state == RunState::ok && too_short(line)) {
-    const std::string longer = longer_trace(write_value(point.resolved->config.workload));
+    // A line that was not written here may have a result of a refused point.
+    const std::string longer =
+        point.resolved ? longer_trace(write_value(point.resolved->config.workload)) : "";
     row.too_short =
         "run too short for its load: " +
         (longer.empty() ? "more sessions are needed, or \"auto\"" : "expected " + longer);

@@ -120,12 +120,21 @@ TEST_F(CalibrateProfiles, ExplainsAProfile) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("a history of 1024 and a prompt of 64 tokens"), std::string::npos);
   // All memories of the server that the GPUs load from.
-  const Outcome small = kvtier(
-      {"calibrate", "--explain", "p.json", "--model", "llama2-7b", "--hardware", "a100-40g"});
-  EXPECT_EQ(small.code, 0) << small.err;
+  write("cxl.json", R"({"preset": "a100-80g", "cxl": {"capacity": "256GiB", "price": "0$/h/GiB",
+      "bandwidth": {"read": "64GB/s", "write": "64GB/s", "both": "64GB/s"}}})");
+  const Outcome large = kvtier(
+      {"calibrate", "--explain", "p.json", "--model", "llama2-7b", "--hardware", "cxl.json"});
+  EXPECT_EQ(large.code, 0) << large.err;
   for (const char* source : {"dram (26 GB/s)", "ssd (5 GB/s)", "cxl (64 GB/s)"}) {
-    EXPECT_NE(small.out.find(source), std::string::npos) << source << " in\n" << small.out;
+    EXPECT_NE(large.out.find(source), std::string::npos) << source << " in\n" << large.out;
   }
+  // Its times are those of another GPU.
+  const Outcome other = kvtier(
+      {"calibrate", "--explain", "p.json", "--model", "llama2-7b", "--hardware", "a100-40g"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("/hardware/profile: expected a profile of the described GPU"),
+            std::string::npos)
+      << other.err;
 }
 
 TEST_F(CalibrateProfiles, NamesTheReasonIfAProfileCannotBeExplained) {

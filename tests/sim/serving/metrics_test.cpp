@@ -292,8 +292,9 @@ TEST(QueueTrend, IsOverloadedWhileMoreWaitThanAreInService) {
 /// The `load` of a run that lasts so many seconds, with sessions of 10 s.
 Json load_of(double seconds, const char* verdict = kLoadWithinCapacity) {
   return {{"verdict", verdict},
+          {"too_short", std::string(verdict) == kRunTooShort ? Json("too few sessions") : Json()},
           {"measured_seconds", seconds},
-          {"measured", {{"live_session_seconds", 10}}}};
+          {"measured", {{"rule", "auto"}, {"live_session_seconds", 10}}}};
 }
 
 /// Sessions of two turns: a first one, and one that finds all or, in the last quarter, half.

@@ -45,8 +45,8 @@ Json run(std::vector<std::string> settings, int sessions, int seed) {
 std::map<std::string, Counts> coverage(const std::vector<std::string>& settings) {
   constexpr int kSessions = 4000;
   // The error of the value counts as one of the intervals.
-  const int times = seeds() < 400 ? 40 : 160;
-  const Json truth = run(settings, times * kSessions, 1);
+  constexpr int kTimes = 160;
+  const Json truth = run(settings, kTimes * kSessions, 1);
   std::map<std::string, Counts> counts;
   for (int seed = 2; seed < 2 + seeds(); ++seed) {
     const Json result = run(settings, kSessions, seed);
@@ -67,8 +67,8 @@ std::map<std::string, Counts> coverage(const std::vector<std::string>& settings)
   return counts;
 }
 
-/// All intervals that are given count. Of 400 the coverage is 92 to 97 %; of fewer it may differ by
-/// three standard errors more.
+/// All intervals that are given count. With 400 seeds the coverage is 92 to 97 %. With fewer it may
+/// differ by three standard errors more.
 void expect_coverage(const std::vector<std::string>& settings) {
   const double slack = seeds() < 400 ? 3 * std::sqrt(0.95 * 0.05 / seeds()) : 0;
   const std::map<std::string, Counts> all = coverage(settings);

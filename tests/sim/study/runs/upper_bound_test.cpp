@@ -361,8 +361,8 @@ TEST(UpperBound, IsRefusedForSharedPrompts) {
   } catch (const ConfigError& error) {
     EXPECT_STREQ(
         error.what(),
-        "/system/sharing: expected \"none\": a bound needs the next use of what is stored, "
-        "which is unknown of shared prompts");
+        "/system/sharing: expected \"none\": a bound needs the next use of stored KV, which is "
+        "unknown for shared prompts");
   }
 }
 
