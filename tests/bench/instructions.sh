@@ -14,9 +14,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
-  recompute) limit=3035 ;;
-  attentionstore_lru) limit=7060 ;;
-  *) limit=9635 ;;
+  recompute) limit=3175 ;;
+  attentionstore_lru) limit=7230 ;;
+  *) limit=9815 ;;
 esac
 few=4500
 many=9000
