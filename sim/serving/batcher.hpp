@@ -34,6 +34,18 @@ struct BlockHits {
   [[nodiscard]] std::int64_t hit_tokens_in_all() const {
     return std::accumulate(hit_tokens.begin(), hit_tokens.end(), std::int64_t{0});
   }
+  /// Counts a prompt of which so many tokens were found, by medium.
+  void add(Tokens prompt, const std::array<Tokens, kMedia>& found, Tokens block) {
+    const Tokens in_all = std::accumulate(found.begin(), found.end(), Tokens(0));
+    ++turns;
+    turns_with_hits += in_all.value > 0 ? 1 : 0;
+    prompt_tokens += prompt.value;
+    prompt_blocks += prompt / block;
+    hit_blocks += in_all / block;
+    for (std::size_t i = 0; i < kMedia; ++i) {
+      hit_tokens[i] += found[i].value;
+    }
+  }
 
   friend BlockHits operator-(BlockHits a, const BlockHits& b) {
     a.turns -= b.turns;

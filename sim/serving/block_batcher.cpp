@@ -702,25 +702,16 @@ std::int64_t BlockBatcher::promised_blocks() const {
 }
 
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
-  Work& work = work_[slot];
-  RequestRecord& r = requests_.request(slot);
   std::array<Tokens, kMedia> found{};
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
     found[static_cast<std::size_t>(tiers_[i]->medium())] = match.by_pool[i];
   }
-  r.set_found_of_prompt(found);
+  requests_.request(slot).set_found_of_prompt(found);
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }
   requests_.look_up_without_limit(slot);
-  ++hits_.turns;
-  hits_.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
-  hits_.prompt_tokens += work.prompt.value;
-  hits_.prompt_blocks += work.prompt.value / block_;
-  hits_.hit_blocks += match.tokens.value / block_;
-  for (std::size_t i = 0; i < kMedia; ++i) {
-    hits_.hit_tokens[i] += r.prompt_found[i].value;
-  }
+  hits_.add(work_[slot].prompt, found, Tokens(block_));
 }
 
 // ---- Loads and copies ----

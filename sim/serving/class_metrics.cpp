@@ -16,15 +16,7 @@ void ClassMetrics::on_request(const RequestRecord& record) {
   if (record.measured) {
     Counts& counts = counts_[static_cast<std::size_t>(classes_.at(record.session))];
     counts.turns.add(record);
-    BlockHits found{.turns = 1, .prompt_tokens = record.prompt().value};
-    found.prompt_blocks = record.prompt() / block_;
-    for (std::size_t i = 0; i < kMedia; ++i) {
-      const Tokens tokens = record.prompt_found[i];
-      found.hit_tokens[i] = tokens.value;
-      found.hit_blocks += tokens / block_;
-    }
-    found.turns_with_hits = found.hit_tokens_in_all() > 0 ? 1 : 0;
-    counts.blocks += found;
+    counts.blocks.add(record.prompt(), record.prompt_found, block_);
   }
   if (observer_ != nullptr) {
     observer_->on_request(record);

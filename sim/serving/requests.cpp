@@ -520,13 +520,7 @@ void Requests::look_up_without_limit(SessionSlot slot) {
       without_limit_->add(content.whole);
     }
     if (measuring_) {
-      const std::int64_t block = config_.system.tiers.hbm->block_size.value;
-      ++hits_without_limit_.turns;
-      hits_without_limit_.turns_with_hits += found.value > 0 ? 1 : 0;
-      hits_without_limit_.prompt_tokens += content.prompt.tokens.value;
-      hits_without_limit_.prompt_blocks += content.prompt.tokens.value / block;
-      hits_without_limit_.hit_tokens[0] += found.value;
-      hits_without_limit_.hit_blocks += found.value / block;
+      hits_without_limit_.add(content.prompt.tokens, {found}, config_.system.tiers.hbm->block_size);
     }
   }
 }
