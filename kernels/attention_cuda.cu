@@ -312,6 +312,9 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
   constexpr int kChunks = head_dim * static_cast<int>(sizeof(Kv)) / 16;
 
   const AttentionItem item = call.lists.decode[blockIdx.x / call.shape.kv_heads];
+  if (item.rows == 0) {
+    return;  // padding
+  }
   const Place<Element, Kv> place = place_of(call, item);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

@@ -95,4 +95,17 @@ AttentionPlan plan_attention(const PagedAttentionShape& shape,
   return plan;
 }
 
+void pad_decode(AttentionPlan& plan, const PagedAttentionShape& shape, std::int64_t requests,
+                std::int64_t multiprocessors) {
+  // A part has at least an even share of all keys, except the last part of each request.
+  const std::int64_t shares =
+      multiprocessors * kBlocksPerProcessor * kDecodeRounds / shape.kv_heads;
+  const std::int64_t group = shape.query_heads / shape.kv_heads;
+  plan.decode.resize(static_cast<std::size_t>(shares + requests));
+  plan.merges.resize(static_cast<std::size_t>(requests));
+  plan.merge_rows = group;
+  plan.decode_rows = group;
+  plan.part_rows = std::ssize(plan.decode) * group;
+}
+
 }  // namespace kvtier::kernels

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include <fmt/format.h>
@@ -112,6 +113,11 @@ Decoder::Decoder(Device& device, const DecoderShape& shape, KeyPositions positio
   staging_ = Buffer(device, MemoryKind::pinned, numbers);
   numbers_ = Buffer(device, MemoryKind::device, numbers);
   uploaded_ = device.make_event();
+  // The first plan of decode steps is of the largest batch.
+  std::vector<std::int64_t> numbers_to_limit(static_cast<std::size_t>(limits.requests) + 1);
+  std::iota(numbers_to_limit.begin(), numbers_to_limit.end(), 0);
+  device.plan_attention(decode_plan_, AttentionLibrary::own, attention_.shape, numbers_to_limit,
+                        numbers_to_limit, *stream);
   // A rotation of no rows makes the device build its table of angles now, not when a context grows.
   device.rope({.rows = {.from = qkv_.data(), .to = qkv_.data(), .row = qkv_width_ * element_},
                .heads = shape.query_heads + shape.kv_heads,
@@ -139,7 +145,7 @@ Buffer Decoder::random_matrix(std::int64_t outputs, std::int64_t inputs, double 
   return matrix;
 }
 
-void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
+void Decoder::upload(const DecoderBatch& batch, Stream& stream) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const auto context = static_cast<std::int64_t>(batch.slots.size());
   std::int64_t longest = 0;
@@ -175,24 +181,34 @@ void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
     }
   }
   uploaded_->synchronize();
-  // The wider types come first, so that all arrays are aligned.
+  // The wider types come first, so that all arrays are aligned. The slots come last, so that the
+  // addresses of all arrays depend only on the numbers of requests and new tokens.
   Packer packer(staging_, numbers_);
   attention_.batch = {.requests = batch.requests(),
                       .slots = nullptr,
                       .context_begin = packer.put(batch.context_begin),
                       .query_begin = packer.put(batch.query_begin)};
-  attention_.batch.slots = packer.put(batch.slots);
-  device_.plan_attention(plan_, AttentionLibrary::own, attention_.shape, batch.context_begin,
+  std::unique_ptr<AttentionPlan>& plan = batch.decodes() ? decode_plan_ : plan_;
+  device_.plan_attention(plan, AttentionLibrary::own, attention_.shape, batch.context_begin,
                          batch.query_begin, stream);
-  attention_.plan = plan_.get();
+  attention_.plan = plan.get();
   token_ids_ = packer.put(batch.tokens);
   new_slots_ = packer.put(new_slots);
   new_positions_ = packer.put(new_positions);
   last_rows_ = packer.put(last_rows);
+  attention_.batch.slots = packer.put(batch.slots);
   device_.copy(numbers_.data(), staging_.data(), packer.used(), stream);
   device_.record(*uploaded_, stream);
   tokens_ = tokens;
   output_rows_ = static_cast<std::int64_t>(last_rows.size());
+}
+
+void Decoder::begin(const DecoderBatch& batch, Stream& stream) {
+  upload(batch, stream);
+  embed(stream);
+}
+
+void Decoder::embed(Stream& stream) {
   device_.gather({.from = weights_.embedding.data(),
                   .to = hidden_.data(),
                   .slots = token_ids_,
@@ -311,17 +327,34 @@ void Decoder::finish(Stream& stream) {
 
 void Decoder::forward(const DecoderBatch& batch, const KvPool& pool, Stream& stream,
                       const Hooks& hooks) {
-  begin(batch, stream);
-  for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-    if (hooks.before_layer) {
-      hooks.before_layer(layer);
+  upload(batch, stream);
+  const auto queue = [&] {
+    embed(stream);
+    for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
+      if (hooks.before_layer) {
+        hooks.before_layer(layer);
+      }
+      forward_layer(layer, pool.layer(layer), stream);
+      if (hooks.after_layer) {
+        hooks.after_layer(layer);
+      }
     }
-    forward_layer(layer, pool.layer(layer), stream);
-    if (hooks.after_layer) {
-      hooks.after_layer(layer);
-    }
+    finish(stream);
+  };
+  if (!batch.decodes() || hooks.before_layer || hooks.after_layer) {
+    queue();
+    return;
   }
-  finish(stream);
+  DecodeStep& step = decode_steps_[{batch.requests(), pool.layer(0)}];
+  if (step.graph == nullptr && step.has_run) {
+    step.graph = device_.capture(stream, queue);
+  }
+  if (step.graph != nullptr) {
+    device_.launch(*step.graph, stream);
+  } else {
+    queue();
+  }
+  step.has_run = true;
 }
 
 std::vector<double> measure_score_sparsity(Decoder& decoder, const DecoderBatch& batch,

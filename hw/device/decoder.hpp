@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hw/device/device.hpp"
@@ -87,6 +89,15 @@ struct DecoderBatch {
   [[nodiscard]] std::int64_t requests() const {
     return static_cast<std::int64_t>(query_begin.size()) - 1;
   }
+  /// Whether each request has one new token.
+  [[nodiscard]] bool decodes() const {
+    for (std::size_t r = 1; r < query_begin.size(); ++r) {
+      if (query_begin[r] != static_cast<std::int64_t>(r)) {
+        return false;
+      }
+    }
+    return requests() > 0;
+  }
   /// Adds a request whose context has these slots.
   void add(std::span<const std::int32_t> new_tokens, std::span<const std::int32_t> context);
 };
@@ -140,7 +151,9 @@ class Decoder {
     std::function<void(std::int64_t layer)> before_layer;
     std::function<void(std::int64_t layer)> after_layer;
   };
-  /// Runs all layers. A hook is called when the work before it is queued, not done.
+  /// Runs all layers. A hook is called when the work before it is queued, not done. A device with
+  /// graphs captures a decode step of as many requests in the same pool when it runs for the second
+  /// time, and later ones are one launch.
   void forward(const DecoderBatch& batch, const KvPool& pool, Stream& stream,
                const Hooks& hooks = {});
 
@@ -150,6 +163,7 @@ class Decoder {
   [[nodiscard]] const std::int32_t* next_tokens() const { return next_tokens_.as<std::int32_t>(); }
 
   [[nodiscard]] const DecoderShape& shape() const { return shape_; }
+  [[nodiscard]] const DecoderLimits& limits() const { return limits_; }
   [[nodiscard]] const DecoderWeights& weights() const { return weights_; }
   [[nodiscard]] Device& device() const { return device_; }
   /// The attention that the last call of forward_layer queued, until the next one.
@@ -161,6 +175,10 @@ class Decoder {
                                      std::uint64_t seed, std::string_view name, Stream& stream);
   void multiply(const Buffer& input, const Buffer& weights, const Buffer& output,
                 std::int64_t outputs, std::int64_t inputs, Stream& stream);
+  /// Copies the numbers of a batch to the device, and plans its attention.
+  void upload(const DecoderBatch& batch, Stream& stream);
+  /// Looks up the embeddings.
+  void embed(Stream& stream);
   void apply(RowFunction function, const Buffer& input, const Buffer& output, std::int64_t width,
              Stream& stream);
   void add_to_hidden(Stream& stream);
@@ -196,6 +214,14 @@ class Decoder {
   const std::int32_t* last_rows_ = nullptr;
   AttentionWork attention_;
   std::unique_ptr<AttentionPlan> plan_;
+  std::unique_ptr<AttentionPlan> decode_plan_;
+
+  /// A decode step of a number of requests in a pool.
+  struct DecodeStep {
+    bool has_run = false;
+    std::unique_ptr<Graph> graph;
+  };
+  std::map<std::pair<std::int64_t, const std::byte*>, DecodeStep> decode_steps_;
 };
 
 /// For each layer, the share of causal attention scores below 1 % of the largest score of their

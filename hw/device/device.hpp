@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -100,6 +101,12 @@ class Event {
   virtual ~Event() = default;
   /// Returns when the stream has reached the last recorded point.
   virtual void synchronize() = 0;
+};
+
+/// Work that was captured from a stream, and that is queued again in one call.
+class Graph {
+ public:
+  virtual ~Graph() = default;
 };
 
 /// Rows at equal distances, or a single one. The distances are from the start of a row to that of
@@ -233,8 +240,13 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Work queued on `stream` after this call starts once the event has been reached.
+  /// Work queued on `stream` after this call starts once the event's last recording, or the one
+  /// that was announced, has been reached.
   virtual void wait(Stream& stream, Event& event) = 0;
+  /// Announces the event's next recording, so that waits for it can be queued first.
+  virtual void announce(Event& event) = 0;
+  /// Ends the waits for an announced recording that will never come.
+  virtual void give_up(Event& event) = 0;
   /// Seconds between two recorded events, both of which have been reached.
   [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
 
@@ -247,13 +259,24 @@ class Device {
   /// is a lower bound for reading rows by slots.
   virtual void fold(const RowWork& work, Stream& stream) = 0;
   virtual void gemm(const GemmWork& work, Stream& stream) = 0;
+  /// Products of `m` rows use the kernel that was chosen for this many rows, m or more.
+  [[nodiscard]] virtual std::int64_t gemm_rows(std::int64_t m) const { return m; }
+  /// Captures what `queue` queues on the stream, without running it; null without graphs. `queue`
+  /// allocates nothing, has been queued on the stream before, and does not wait.
+  [[nodiscard]] virtual std::unique_ptr<Graph> capture(Stream& /*stream*/,
+                                                       const std::function<void()>& /*queue*/) {
+    return nullptr;
+  }
+  virtual void launch(Graph& /*graph*/, Stream& /*stream*/) {}
   /// Whether these kernels exist and take the heads.
   [[nodiscard]] virtual bool has_attention(AttentionLibrary library,
                                            const kernels::PagedAttentionShape& /*shape*/) const {
     return library == AttentionLibrary::own;
   }
   /// Makes or replaces the plan for a batch with these lists on the host. All attention with the
-  /// plan is queued on this stream, or done before it is replaced. A device may need none.
+  /// plan is queued on this stream, or done before it is replaced. A device may need none. If each
+  /// request has one new token, captured attention with the plan stays valid for later batches of
+  /// as many requests, as long as no batch is larger than the first.
   virtual void plan_attention(std::unique_ptr<AttentionPlan>& /*plan*/,
                               AttentionLibrary /*library*/,
                               const kernels::PagedAttentionShape& /*shape*/,

@@ -33,7 +33,7 @@ struct DeviceName {
 
 /// Unmangled symbols that a module exports. The version symbol returns kDeviceModuleVersion; a
 /// module with another version is refused, because its interface may differ.
-inline constexpr int kDeviceModuleVersion = 4;
+inline constexpr int kDeviceModuleVersion = 5;
 inline constexpr const char* kModuleVersionSymbol = "kvtier_device_module_version";
 inline constexpr const char* kModuleOpenSymbol = "kvtier_open_device";
 

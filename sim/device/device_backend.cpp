@@ -1,6 +1,7 @@
 #include "sim/device/device_backend.hpp"
 
 #include <algorithm>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -12,10 +13,24 @@ namespace {
 
 constexpr std::int64_t kLanes = 5;
 
+class Stopwatch {
+ public:
+  [[nodiscard]] std::chrono::steady_clock::time_point begin() const { return begin_; }
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace
 
 DeviceBackend::DeviceBackend(const ServingSetup& setup)
-    : ServingBackend(setup, kLanes), device_(*setup.device), idle_gap_(setup.idle_gap) {
+    : ServingBackend(setup, kLanes),
+      device_(*setup.device),
+      idle_gap_(setup.idle_gap),
+      pass_end_(device_.make_event()) {
   for (std::int64_t i = 0; i <= layers_; ++i) {
     layer_ends_.push_back(device_.make_event());
   }
@@ -35,12 +50,18 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   writes_ = make(number++, processors.rest, true);
   fetches_ = make(number++, processors.rest, true);
   here_.emplace(processors.rest);
-  warm_up(*decoder_, store_.hbm(), setup.config->model.context_window.value);
+  // By the stream of the run, because a device keeps memory for each stream.
+  const auto warm = std::make_shared<std::packaged_task<void(const MoveLane&)>>(
+      [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
+  compute_->add([warm](const MoveLane& lane) { (*warm)(lane); });
+  compute_->wake();
+  warm->get_future().get();
 }
 
 DeviceBackend::~DeviceBackend() {
   stopping_ = true;
   stop_decode_ = true;
+  give_up_loads();
   compute_.reset();
   loads_to_hbm_.reset();
   saves_.reset();
@@ -79,6 +100,7 @@ void DeviceBackend::fail(std::exception_ptr failure) {
       failure_ = std::move(failure);
     }
   }
+  give_up_loads();
   changed_.notify_one();
 }
 
@@ -166,6 +188,12 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
       transfer.progress->first = command.open ? 0 : command.layer;
       for (std::int64_t i = 0; i < layers_; ++i) {
         transfer.progress->events.push_back(device_.make_event());
+        if (i >= transfer.progress->first) {
+          device_.announce(*transfer.progress->events.back());
+        }
+      }
+      if (stopping_) {
+        give_up(*transfer.progress);
       }
     }
     expected_ += reports(transfer) ? 1 : 0;
@@ -243,10 +271,7 @@ void DeviceBackend::load(const KvMove& move, LoadProgress& progress, const MoveL
     } else if (by_layers) {
       store_.queue_layers(move, layer, layer + 1, *lane.stream);
     }
-    const std::lock_guard lock(progress.mutex);
     device_.record(*progress.events[static_cast<std::size_t>(layer)], *lane.stream);
-    progress.queued = layer + 1;
-    progress.changed.notify_all();
   }
   lane.stream->synchronize();
   if (by_layers) {
@@ -271,9 +296,25 @@ void DeviceBackend::end_move(TransferId id) {
   }
   changed_.notify_one();
   if (progress != nullptr) {
+    give_up(*progress);  // layers that moved with others
     const std::lock_guard lock(progress->mutex);
     progress->ended = true;
     progress->changed.notify_all();
+  }
+}
+
+void DeviceBackend::give_up(const LoadProgress& progress) {
+  for (const std::unique_ptr<Event>& event : progress.events) {
+    device_.give_up(*event);
+  }
+}
+
+void DeviceBackend::give_up_loads() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, transfer] : transfers_) {
+    if (transfer.progress != nullptr) {
+      give_up(*transfer.progress);
+    }
   }
 }
 
@@ -325,12 +366,11 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
   const auto wait_for = [&](std::int64_t layer) {
     for (const std::shared_ptr<LoadProgress>& load : loads) {
       if (layer >= load->first) {
-        wait_until(*load, [&] { return load->queued > layer; });
         device_.wait(stream, *load->events[static_cast<std::size_t>(layer)]);
       }
     }
   };
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   device_.record(*layer_ends_[0], stream);
   if (schedule.whole) {
     wait_for(layers_ - 1);
@@ -344,17 +384,20 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
     device_.record(*layer_ends_[static_cast<std::size_t>(layer) + 1], stream);
   }
   decoder_->finish(stream);
+  device_.record(*pass_end_, stream);
+  work.submit_seconds = watch.seconds();
   stream.synchronize();
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() -
-      stalled(schedule, loads);
-  work.seconds = std::max(0.0, seconds);
+  const double seconds = watch.seconds();
   for (const std::shared_ptr<LoadProgress>& load : loads) {
     // The control plane gets the completion of a load before that of its prefill.
-    wait_until(*load, [&] { return load->ended; });
+    wait_for_end(*load);
   }
+  const double waited = stalled(schedule, loads);
+  work.seconds = std::max(0.0, seconds - waited);
+  work.device_seconds =
+      std::max(0.0, device_.seconds_between(*layer_ends_[0], *pass_end_) - waited);
   store_.note_computed(pass.computed, lane);
-  note_work(std::move(work), begin);
+  note_work(std::move(work), watch.begin());
   post({CompletionKind::prefill,
         static_cast<std::uint64_t>(duration_from_seconds(computed_.back().seconds).ns)});
 }
@@ -368,19 +411,11 @@ void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time
   computed_until_ = std::chrono::steady_clock::now();
 }
 
-/// A failed load never completes and does not notify. The first milliseconds are a busy wait,
-/// because threads wake up late and this processor is idle.
-void DeviceBackend::wait_until(LoadProgress& progress, const std::function<bool()>& reached) const {
-  constexpr std::chrono::milliseconds kWatched(5);
+/// A failed load never completes and does not notify.
+void DeviceBackend::wait_for_end(LoadProgress& progress) const {
   constexpr std::chrono::milliseconds kGlance(50);
   std::unique_lock lock(progress.mutex);
-  const auto watched = std::chrono::steady_clock::now() + kWatched;
-  while (!reached() && std::chrono::steady_clock::now() < watched) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  }
-  while (!progress.changed.wait_for(lock, kGlance, reached)) {
+  while (!progress.changed.wait_for(lock, kGlance, [&] { return progress.ended; })) {
     if (stopping_) {
       throw DeviceError("a prefill waits for a load that will not complete");
     }
@@ -418,21 +453,25 @@ void DeviceBackend::start_decode(const DecodeCommand& command) {
 
 void DeviceBackend::decode(const DecodeCommand& command, const std::vector<EntryKey>& running,
                            const MoveLane& lane) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::int64_t done = 0;
-  while (done < command.iterations && (done == 0 || !stop_decode_)) {
+  ComputedWork work{.batch = command.batch, .context = command.context, .iterations = 0};
+  const Stopwatch watch;
+  while (work.iterations < command.iterations && (work.iterations == 0 || !stop_decode_)) {
     DecoderPass pass;
+    const Stopwatch submission;
     add_decode(pass, store_, running, decoder_->shape().vocabulary);
-    kvtier::compute(pass, *decoder_, store_, lane);
-    ++done;
+    device_.record(*layer_ends_[0], *lane.stream);
+    decoder_->forward(pass.batch, store_.hbm(), *lane.stream);
+    device_.record(*pass_end_, *lane.stream);
+    work.submit_seconds += submission.seconds();
+    lane.stream->synchronize();
+    work.device_seconds += device_.seconds_between(*layer_ends_[0], *pass_end_);
+    store_.note_computed(pass.computed, lane);
+    ++work.iterations;
   }
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  note_work({.batch = command.batch,
-             .context = command.context,
-             .iterations = done,
-             .seconds = passed.count()},
-            begin);
-  post({CompletionKind::decode, static_cast<std::uint64_t>(done)});
+  work.seconds = watch.seconds();
+  const std::int64_t iterations = work.iterations;
+  note_work(std::move(work), watch.begin());
+  post({CompletionKind::decode, static_cast<std::uint64_t>(iterations)});
 }
 
 void DeviceBackend::stop_decode() { stop_decode_ = true; }

@@ -28,6 +28,10 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
+  /// Of it, the host's time until all work was queued, which overlaps with the device's time, and
+  /// the device's time from the first work to the end of the last.
+  double submit_seconds = 0;
+  double device_seconds = 0;
   /// Passes between the last idle time and this work.
   std::int64_t passes_before = 0;
 };
@@ -64,14 +68,13 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
 
  private:
-  /// The layers of a load that have been queued to HBM, with an event after each.
+  /// A load to HBM, with an announced event for each of its layers.
   struct LoadProgress {
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<std::unique_ptr<Event>> events;
     /// Layers before this one are no part of the load.
     std::int64_t first = 0;
-    std::int64_t queued = 0;
     /// Its completion has been posted.
     bool ended = false;
   };
@@ -108,13 +111,16 @@ class DeviceBackend final : public ServingBackend {
   void end_move(TransferId id);
   void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
   /// Queues a pass that waits for these loads, layer by layer or whole. Loads that have ended are
-  /// ignored.
+  /// ignored. The stream waits, not the host.
   void start_pass(DecoderPass pass, std::span<const TransferId> loads,
                   const LayerSchedule& schedule, ComputedWork work);
   void run_pass(const DecoderPass& pass, const LayerSchedule& schedule, const Loads& loads,
                 ComputedWork work, const MoveLane& lane);
-  /// Waits on the host until a load has reached this layer; throws if it never will.
-  void wait_until(LoadProgress& progress, const std::function<bool()>& reached) const;
+  /// Returns when the load has ended; throws if it never will.
+  void wait_for_end(LoadProgress& progress) const;
+  /// Ends the waits of streams for a load, or for all loads, of which no more layers come.
+  void give_up(const LoadProgress& progress);
+  void give_up_loads();
   /// Seconds that layers waited for their KV.
   [[nodiscard]] double stalled(const LayerSchedule& schedule, const Loads& loads) const;
   /// Records `work`, which ends now, as the last work of the compute thread.
@@ -128,6 +134,7 @@ class DeviceBackend final : public ServingBackend {
   /// Keeps the calling thread on its processors while the backend exists.
   std::optional<StayOn> here_;
   std::vector<std::unique_ptr<Event>> layer_ends_;
+  std::unique_ptr<Event> pass_end_;
 
   std::chrono::steady_clock::time_point begin_{};
   bool begun_ = false;

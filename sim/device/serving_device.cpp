@@ -154,23 +154,35 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
                                    static_cast<std::uint64_t>(config.seed));
 }
 
-void warm_up(Decoder& decoder, const KvPool& pool, std::int64_t longest) {
-  if (decoder.device().info().kind == "cpu") {
+void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream) {
+  Device& device = decoder.device();
+  if (device.info().kind == "cpu") {
     return;
   }
-  const std::unique_ptr<Stream> stream = decoder.device().make_stream();
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(longest), 0);
-  std::vector<std::int32_t> context(tokens.size());
-  std::iota(context.begin(), context.end(), 0);
-  // Matrices of more tokens than a tile has use the kernels of the next multiple of the tile.
-  constexpr std::int64_t kSmall = 16;
-  constexpr std::int64_t kTile = 64;
-  for (std::int64_t n = 1; n <= longest; n += n < kSmall ? 1 : std::min(n, kTile)) {
+  const DecoderLimits& limits = decoder.limits();
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(limits.tokens), 0);
+  std::vector<std::int32_t> slots(tokens.size());
+  std::iota(slots.begin(), slots.end(), 0);
+  for (std::int64_t n = 1; n <= limits.tokens; ++n) {
+    if (device.gemm_rows(n) != n && n != limits.tokens) {
+      continue;
+    }
     DecoderBatch batch;
-    batch.add(std::span(tokens).first(static_cast<std::size_t>(n)), context);
-    decoder.forward(batch, pool, *stream);
+    for (std::int64_t begin = 0; begin < n; begin += limits.longest_context) {
+      const auto count = static_cast<std::size_t>(std::min(limits.longest_context, n - begin));
+      batch.add(std::span(tokens).first(count),
+                std::span(slots).subspan(static_cast<std::size_t>(begin), count));
+    }
+    decoder.forward(batch, pool, stream);
   }
-  stream->synchronize();
+  DecoderBatch step;
+  for (std::size_t requests = 0; requests < static_cast<std::size_t>(limits.requests);
+       ++requests) {
+    step.add(std::span(tokens).first(1), std::span(slots).subspan(requests, 1));
+    decoder.forward(step, pool, stream);
+    decoder.forward(step, pool, stream);  // captured
+  }
+  stream.synchronize();
 }
 
 void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,

@@ -43,9 +43,10 @@ struct ServingSetup {
 /// Setup of a store with room for all tiers and KV in flight, for `lanes` lanes.
 [[nodiscard]] KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes);
 [[nodiscard]] std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup);
-/// Passes of many sizes up to `longest` tokens, in slots without KV. A GPU loads a kernel at its
-/// first call, and cuBLAS has other kernels for other sizes. Does nothing on a CPU.
-void warm_up(Decoder& decoder, const KvPool& pool, std::int64_t longest);
+/// Passes of all sizes for which a GPU chooses kernels, and decode steps of all batch sizes until
+/// they are captured, in slots without KV. A GPU loads a kernel at its first call. Does nothing on a
+/// CPU.
+void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream);
 
 /// One pass through the model, and the slots of HBM that it fills. A token is a function of its
 /// session and place.

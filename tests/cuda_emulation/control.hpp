@@ -15,11 +15,15 @@ struct Counters {
   /// Copies that were queued, two-dimensional ones as one.
   std::int64_t copies;
   std::int64_t blas_calls;
+  /// Choices of a kernel for a product.
+  std::int64_t blas_choices;
   /// Handles and allocations that are there now.
   std::int64_t streams;
   std::int64_t events;
   std::int64_t blas_handles;
   std::int64_t allocations;
+  std::int64_t graphs;
+  std::int64_t graph_launches;
   /// Flags of the current device (cudaSetDeviceFlags).
   std::int64_t device_flags;
 };

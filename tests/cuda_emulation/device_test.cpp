@@ -1,5 +1,6 @@
 /// The CUDA device's calls of the runtime, and its behaviour when a call fails.
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "hw/device/processors.hpp"
 #include "sim/core/errors.hpp"
 #include "tests/cuda_emulation/module.hpp"
+#include "tests/hw/device/decoder_reference.hpp"
 #include "tests/hw/device/device_checks.hpp"
 
 namespace kvtier::emulation {
@@ -181,13 +183,63 @@ TEST_F(CudaDevice, KnowsLinksFasterThanPcie5) {
 
 TEST_F(CudaDevice, LeavesNothingBehindWhenOpeningFails) {
   const Counters before = module_.counters();
-  for (const char* function : {"cublasCreate_v2", "cublasGetVersion_v2", "cudaGetDeviceProperties",
-                               "cudaDeviceGetAttribute"}) {
+  for (const char* function :
+       {"cublasLtCreate", "cublasLtMatmulPreferenceCreate", "cudaGetDriverEntryPointByVersion",
+        "cudaGetDeviceProperties", "cudaDeviceGetAttribute"}) {
     module_.fail(function, 1);
     EXPECT_THROW(module_.open(0, ElementType::bfloat16), DeviceError) << function;
     EXPECT_EQ(module_.counters().blas_handles, before.blas_handles) << function;
     EXPECT_EQ(module_.counters().allocations, before.allocations) << function;
   }
+}
+
+TEST_F(CudaDevice, ChoosesAKernelOnceForProductsOfAboutAsManyRows) {
+  const Buffer numbers(*device_, MemoryKind::device, Bytes(2048 * 32 * 2));
+  const auto choices_for = [&](std::int64_t m) {
+    const std::int64_t before = module_.counters().blas_choices;
+    device_->gemm({.input = numbers.data(),
+                   .weights = numbers.data(),
+                   .output = numbers.data() + 1024 * 32 * 2,
+                   .m = m,
+                   .n = 16,
+                   .k = 16},
+                  *stream_);
+    stream_->synchronize();
+    return module_.counters().blas_choices - before;
+  };
+  for (const auto& [first, last, rows] :
+       {std::array<std::int64_t, 3>{1, 1, 1}, {16, 16, 16}, {17, 32, 32}, {33, 64, 64},
+        {65, 128, 128}, {449, 512, 512}}) {
+    EXPECT_EQ(choices_for(rows), 1) << rows;
+    for (const std::int64_t m : {first, (first + last) / 2, last, first}) {
+      EXPECT_EQ(device_->gemm_rows(m), rows) << m;
+      EXPECT_EQ(choices_for(m), 0) << m;
+    }
+  }
+  // The library refuses the kernel for this number of rows.
+  EXPECT_EQ(choices_for(640), 1);
+  EXPECT_EQ(choices_for(577), 1);
+  EXPECT_EQ(choices_for(577), 0);
+  EXPECT_EQ(module_.fault(), "");
+}
+
+TEST_F(CudaDevice, LaunchesLaterDecodeStepsAsOneGraph) {
+  const std::int64_t before = module_.counters().graph_launches;
+  EXPECT_EQ(captured_steps_differ(*device_), "");
+  // Of six steps of two batches, the second one is captured.
+  EXPECT_EQ(module_.counters().graph_launches - before, 10);
+  EXPECT_EQ(module_.counters().graphs, 0);
+}
+
+TEST_F(CudaDevice, LeavesNothingBehindWhenACaptureFails) {
+  const auto stream = device_->make_stream();
+  const auto queue = [&](const char* what) { throw DeviceError(what); };
+  EXPECT_THROW(static_cast<void>(device_->capture(*stream, [&] { queue("refused"); })),
+               DeviceError);
+  module_.fail("cudaGraphInstantiate", 1);
+  EXPECT_THROW(static_cast<void>(device_->capture(*stream, [] {})), DeviceError);
+  EXPECT_EQ(module_.counters().graphs, 0);
+  stream->synchronize();
 }
 
 TEST_F(CudaDevice, LeavesNothingBehindWhenAListOfPiecesFails) {

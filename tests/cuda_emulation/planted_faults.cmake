@@ -136,7 +136,7 @@ plant(cuda_device.cpp plan_replaced_before_it_was_read
 plant(cuda_device.cpp plan_freed_while_used
   "      stream.synchronize();  // queued work still uses the smaller buffers"
   "      if (!PLANTED) stream.synchronize();")
-plant(cuda_device.cpp stale_error_after_a_failure
+plant(check.cpp stale_error_after_a_failure
   "static_cast<void>(cudaGetLastError());
     throw"
   "if (!PLANTED) static_cast<void>(cudaGetLastError());
@@ -148,9 +148,9 @@ plant(cuda_device.cpp current_device_of_another_thread
     return static_cast<CudaStream&>(stream).stream;")
 plant(cuda_device.cpp event_of_another_device
   "    select();
-    return std::make_unique<CudaEvent>();"
+    return std::make_unique<CudaEvent>(&counts_);"
   "    if (!PLANTED) select();
-    return std::make_unique<CudaEvent>();")
+    return std::make_unique<CudaEvent>(&counts_);")
 plant(cuda_device.cpp list_of_pieces_used_again_too_early
   "list->on_host.size() >= bytes && list->used.is_reached()"
   "list->on_host.size() >= bytes && (PLANTED || list->used.is_reached())")
@@ -170,11 +170,39 @@ plant(cuda_device.cpp event_recorded_once
   "  void record(Event& event, Stream& stream) override {
     if (PLANTED) return;")
 plant(cuda_device.cpp gemm_on_the_legacy_stream
-  "cublasSetStream(blas_->handle, on(stream))"
-  "cublasSetStream(blas_->handle, PLANTED ? nullptr : on(stream))")
-plant(cuda_device.cpp gemm_of_wrong_strides
-  "kDataType<Element>, size(work.k), &zero,"
-  "kDataType<Element>, size(PLANTED ? work.k + 1 : work.k), &zero,")
+  "products_->multiply(work, workspace_of(stream), on(stream));"
+  "products_->multiply(work, workspace_of(stream), PLANTED ? nullptr : on(stream));")
+plant(gemm_plans.cpp gemm_of_wrong_strides
+  "static_cast<std::uint64_t>(columns), rows));"
+  "static_cast<std::uint64_t>(columns), PLANTED ? rows + 1 : rows));")
+plant(gemm_plans.cpp kernel_chosen_for_each_number_of_rows
+  "  const Size largest{rows(size[0]), size[1], size[2]};"
+  "  const Size largest{PLANTED ? size[0] : rows(size[0]), size[1], size[2]};")
+plant(gemm_plans.cpp kernel_of_fewer_rows
+  "  if (!takes(plan.layouts, plan.algorithm)) {"
+  "  if (!PLANTED && !takes(plan.layouts, plan.algorithm)) {")
+plant(cuda_device.cpp wait_for_the_last_recording
+  "    if (mine.count.announced == mine.count.recorded) {"
+  "    if (PLANTED || mine.count.announced == mine.count.recorded) {")
+plant(cuda_device.cpp announced_recording_without_its_number
+  "      driver_->write(queue, mine.count.at, ++mine.count.recorded);"
+  "      ++mine.count.recorded;
+      if (!PLANTED) driver_->write(queue, mine.count.at, mine.count.recorded);")
+plant(cuda_device.cpp number_before_the_recorded_work
+  "    check(\"cudaEventRecord\", cudaEventRecord(mine.event, queue));
+    if (mine.count.at"
+  "    check(\"cudaEventRecord\", cudaEventRecord(mine.event, queue));
+    if (PLANTED && mine.count.at != nullptr) *mine.count.at = mine.count.recorded + 1;
+    if (mine.count.at")
+plant(cuda_device.cpp given_up_without_a_number
+  "      std::atomic_ref(*mine.count.at).store(mine.count.announced);"
+  "      if (!PLANTED) std::atomic_ref(*mine.count.at).store(mine.count.announced);")
+plant(cuda_device.cpp decode_plan_of_other_sizes
+  "    if (one_each) {"
+  "    if (one_each && !PLANTED) {")
+plant(cuda_device.cpp graph_without_its_memory
+  "    static_cast<void>(workspace_of(stream));  // nothing may be allocated meanwhile"
+  "    if (!PLANTED) static_cast<void>(workspace_of(stream));")
 plant(cuda_device.cpp upload_that_returns_early
   "    check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));"
   "    if (!PLANTED) check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));")

@@ -165,6 +165,52 @@ std::string two_plans(Device& device, const Module& /*module*/) {
   return row(0) == row(1) && row(0) == row(2) && row(0) != row(3) ? "" : "values";
 }
 
+std::string announced(Device& device, const Module& /*module*/) {
+  return announced_events_lose_order(device).empty() ? "" : "values";
+}
+std::string captured(Device& device, const Module& /*module*/) {
+  return captured_steps_differ(device).empty() ? "" : "values";
+}
+
+/// Products of fewer rows after one of many: with the kernel that was chosen, if it takes them.
+std::string products(Device& device, const Module& module) {
+  const Buffer numbers = elements_on(device, random_values(std::size_t{2} * 640 * 16, 1));
+  const auto stream = device.make_stream();
+  const auto choices_for = [&](std::int64_t m) {
+    const std::int64_t before = module.counters().blas_choices;
+    device.gemm({.input = numbers.data(),
+                 .weights = numbers.data(),
+                 .output = numbers.data() + (640 * 16 * device.info().element).value,
+                 .m = m,
+                 .n = 16,
+                 .k = 16},
+                *stream);
+    stream->synchronize();
+    return module.counters().blas_choices - before;
+  };
+  static_cast<void>(choices_for(640));
+  static_cast<void>(choices_for(577));
+  return choices_for(128) == 1 && choices_for(100) == 0 ? "" : "choices";
+}
+
+/// The first work of a stream is captured.
+std::string first_work(Device& device, const Module& /*module*/) {
+  const Buffer numbers = elements_on(device, random_values(1024, 1));
+  const auto stream = device.make_stream();
+  const auto graph = device.capture(*stream, [&] {
+    device.gemm({.input = numbers.data(),
+                 .weights = numbers.data(),
+                 .output = numbers.data() + 1024,
+                 .m = 16,
+                 .n = 16,
+                 .k = 16},
+                *stream);
+  });
+  device.launch(*graph, *stream);
+  stream->synchronize();
+  return "";
+}
+
 struct Planted {
   const char* name;
   Scenario scenario;
@@ -191,7 +237,7 @@ const std::vector<Planted>& all_planted() {
       {"prefill_swaps_rows_of_weights", attention, "values"},
       {"part_writes_behind_its_row", attention, "bounds"},
       {"merge_forgets_a_part", attention, "values"},
-      {"plan_replaced_before_it_was_read", two_plans, "race"},
+      {"plan_replaced_before_it_was_read", two_plans, "values"},
       {"plan_freed_while_used", two_plans, "freed"},
       {"shuffle_by_half_of_the_lanes", rows, "shuffle"},
       {"norm_ends_threads_before_the_barrier", rows, "barrier"},
@@ -212,7 +258,15 @@ const std::vector<Planted>& all_planted() {
       {"wait_that_does_not_wait", streams, "values"},
       {"event_recorded_once", streams, "error"},
       {"gemm_on_the_legacy_stream", decoder, "values"},
-      {"gemm_of_wrong_strides", decoder, "values"},
+      {"gemm_of_wrong_strides", decoder, "bounds"},
+      {"kernel_chosen_for_each_number_of_rows", products, "choices"},
+      {"kernel_of_fewer_rows", products, "error"},
+      {"wait_for_the_last_recording", announced, "values"},
+      {"announced_recording_without_its_number", announced, "deadlock"},
+      {"number_before_the_recorded_work", announced, "values"},
+      {"given_up_without_a_number", announced, "deadlock"},
+      {"decode_plan_of_other_sizes", captured, "freed"},
+      {"graph_without_its_memory", first_work, "error"},
       {"upload_that_returns_early", attention, "values"},
       {"stream_that_does_not_wait", streams, "freed"},
       {"copy_one_byte_short", pieces, "values"},
@@ -296,7 +350,9 @@ TEST(PlantedFaultsOff, NothingIsNoticed) {
       {"failure", after_a_failure}, {"addresses", odd_addresses},
       {"memory", memory},           {"table", longer_table},
       {"turned", turned_attention}, {"wide", wide_attention},
-      {"plans", two_plans}};
+      {"plans", two_plans},         {"announced", announced},
+      {"captured", captured},       {"products", products},
+      {"first", first_work}};
   for (const auto& [name, scenario] : scenarios) {
     for (const Schedule schedule : {Schedule::eager, Schedule::lazy, Schedule::random}) {
       for (const int index : {0, 1}) {

@@ -14,8 +14,11 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <string_view>
+#include <thread>
 #include <vector>
 
+#include <cuda.h>
 #include <fmt/format.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -36,6 +39,8 @@ std::map<std::string, int, std::less<>> failures;
 int planted_fault = 0;
 thread_local int current = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+/// The thread captures a graph.
+thread_local bool captures = false;
 
 struct Device {
   std::size_t used = 0;
@@ -54,9 +59,15 @@ std::size_t memory_of_device() {
 
 // ---- Queues ----
 
+/// Whether the number that the work waits for is there.
+bool has_number(const Work& work) {
+  return work.number == nullptr ||
+         static_cast<std::int32_t>(*work.number - work.value) >= 0;
+}
+
 /// Whether the next step of the stream's work may run.
 bool may_run(const CUstream_st& stream) {
-  return !stream.work.empty() &&
+  return !stream.work.empty() && has_number(stream.work.front()) &&
          (stream.work.front().after == nullptr || stream.work.front().after->done);
 }
 
@@ -87,16 +98,36 @@ CUstream_st* any_that_may_run() {
   return able.empty() ? nullptr : able[random_below(able.size())];
 }
 
+/// Whether the stream waits for a number that is not there. Another thread may write it.
+bool waits_for_number(const CUstream_st& stream) {
+  return !stream.work.empty() && !has_number(stream.work.front());
+}
+
+/// Lets other threads queue work for a moment.
+void let_threads_run() {
+  machine.unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(200));
+  machine.lock();
+}
+
 /// Runs what may run until the condition holds; `stream` is what it waits for.
 void run_until(CUstream_st* stream, const std::function<bool()>& reached) {
+  constexpr std::chrono::seconds kLongest(5);
+  const auto begin = std::chrono::steady_clock::now();
   while (!reached()) {
     CUstream_st* next = stream;
     if (schedule == Schedule::random) {
       next = any_that_may_run();
     } else {
       while (next != nullptr && !next->work.empty() && !may_run(*next)) {
-        next = next->work.front().after->stream;
+        next = waits_for_number(*next) ? any_that_may_run() : next->work.front().after->stream;
       }
+    }
+    if (next == nullptr &&
+        std::ranges::any_of(streams, [](const auto& one) { return waits_for_number(*one); }) &&
+        std::chrono::steady_clock::now() - begin < kLongest) {
+      let_threads_run();
+      continue;
     }
     if (next == nullptr || next->work.empty()) {
       fault("deadlock", "a stream waits for what nobody does");
@@ -138,9 +169,16 @@ CUstream_st* stream_of(cudaStream_t stream) {
 }
 
 void queue(CUstream_st& stream, Work work) {
+  if (stream.capturing != nullptr) {
+    stream.capturing->work.push_back(std::move(work));
+    return;
+  }
   stream.work.push_back(std::move(work));
   if (schedule == Schedule::eager) {
-    drain(stream);
+    // Streams that wait for a number go on once it is written.
+    while (CUstream_st* const next = any_that_may_run()) {
+      run_step(*next);
+    }
   } else {
     let_others_run();
   }
@@ -481,6 +519,9 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   KVTIER_CALL;
+  if (captures) {
+    return end_call(cudaErrorStreamCaptureUnsupported);
+  }
   if (devices[current].used + bytes > memory_of_device()) {
     return end_call(cudaErrorMemoryAllocation);
   }
@@ -543,6 +584,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   KVTIER_CALL;
+  if (stream_of(stream)->capturing != nullptr) {
+    return end_call(cudaErrorStreamCaptureUnsupported);
+  }
   drain(*stream_of(stream));
   return end_call(cudaSuccess);
 }
@@ -553,6 +597,97 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     work.after = event->last;
     queue(*stream_of(stream), std::move(work));
   }
+  return end_call(cudaSuccess);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  KVTIER_CALL;
+  if (mode != cudaStreamCaptureModeThreadLocal || stream->capturing != nullptr) {
+    return end_call(cudaErrorNotSupported);
+  }
+  stream->capturing = new CUgraph_st;
+  captures = true;
+  ++count().graphs;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard lock(machine);
+  *graph = stream->capturing;
+  stream->capturing = nullptr;
+  captures = false;
+  return end_call(*graph != nullptr ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph,
+                                 unsigned long long) {
+  KVTIER_CALL;
+  *instance = new CUgraphExec_st{.device = current, .work = graph->work};
+  ++count().graphs;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t instance, cudaStream_t stream) {
+  KVTIER_CALL;
+  if (stream->device != instance->device) {
+    fault("device", "a graph is launched on a stream of another device");
+    return end_call(cudaErrorInvalidValue);
+  }
+  ++count().graph_launches;
+  for (const Work& work : instance->work) {
+    queue(*stream, work);
+  }
+  return end_call(cudaSuccess);
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
+  const std::lock_guard lock(machine);
+  --count().graphs;
+  delete instance;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  const std::lock_guard lock(machine);
+  --count().graphs;
+  delete graph;
+  return cudaSuccess;
+}
+
+namespace {
+/// Queues work that waits for a number, or that writes it.
+CUresult queue_number(CUstream on, Work work, CUdeviceptr at) {
+  if (!in_arena(reinterpret_cast<const void*>(at))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  queue(*stream_of(on), std::move(work));
+  return end_call(cudaSuccess) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+CUresult wait_value(CUstream on, CUdeviceptr at, cuuint32_t value, unsigned flags) {
+  const std::lock_guard lock(machine);
+  if (must_fail("cuStreamWaitValue32") || flags != CU_STREAM_WAIT_VALUE_GEQ) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Work work;
+  work.number = reinterpret_cast<const std::uint32_t*>(at);
+  work.value = value;
+  return queue_number(on, std::move(work), at);
+}
+CUresult write_value(CUstream on, CUdeviceptr at, cuuint32_t value, unsigned) {
+  const std::lock_guard lock(machine);
+  if (must_fail("cuStreamWriteValue32")) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  Work work;
+  work.steps.push_back([at, value] { *reinterpret_cast<std::uint32_t*>(at) = value; });
+  return queue_number(on, std::move(work), at);
+}
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  KVTIER_CALL;
+  const std::string_view name(symbol);
+  *function = name == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
+              : name == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
+                                               : nullptr;
+  *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return end_call(cudaSuccess);
 }
 

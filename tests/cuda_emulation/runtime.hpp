@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "tests/cuda_emulation/device_code.hpp"
 #include "tests/cuda_emulation/machine.hpp"
@@ -26,6 +27,9 @@ struct Work {
   /// The recording that must be reached before.
   std::shared_ptr<Recording> after{};
   std::shared_ptr<Recording> recording{};
+  /// The number in memory that must be at least `value` before.
+  const std::uint32_t* number = nullptr;
+  std::uint32_t value = 0;
 };
 
 [[nodiscard]] CUstream_st* stream_of(cudaStream_t stream);
@@ -41,6 +45,15 @@ struct CUstream_st {
   int device = 0;
   bool orphan = false;
   std::deque<kvtier::emulation::Work> work{};
+  /// Work is captured here, and not queued.
+  CUgraph_st* capturing = nullptr;
+};
+struct CUgraph_st {
+  std::vector<kvtier::emulation::Work> work{};
+};
+struct CUgraphExec_st {
+  int device = 0;
+  std::vector<kvtier::emulation::Work> work{};
 };
 struct CUevent_st {
   int device = 0;

@@ -2,23 +2,29 @@
 /// The program must start without them.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
-#include <cublas_v2.h>
+#include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "hw/device/cuda/check.hpp"
 #include "hw/device/cuda/flashinfer_attention.hpp"
+#include "hw/device/cuda/gemm_plans.hpp"
 #include "hw/device/device.hpp"
 #include "hw/device/host_memory.hpp"
 #include "hw/device/open_device.hpp"
@@ -30,21 +36,6 @@
 namespace kvtier {
 namespace {
 
-void check(const char* call, cudaError_t error) {
-  if (error != cudaSuccess) {
-    // Clears the error. Otherwise the next launch would report it as its own.
-    static_cast<void>(cudaGetLastError());
-    throw DeviceError(
-        fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
-  }
-}
-
-void check(const char* call, cublasStatus_t status) {
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw DeviceError(fmt::format("{}: {}", call, cublasGetStatusName(status)));
-  }
-}
-
 /// Whether waiting threads block. A spinning thread takes a processor from threads that queue work.
 bool waits_block() {
   constexpr int kFewProcessors = 8;
@@ -53,15 +44,62 @@ bool waits_block() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < kFewProcessors;
 }
 
+/// Counts in pinned memory for which streams wait. Numbers only grow, because a count goes on where
+/// its last owner left it.
+class Counts {
+ public:
+  struct Count {
+    std::uint32_t* at = nullptr;
+    /// The number of the last recording, and of the last one or the announced next one.
+    std::uint32_t recorded = 0;
+    std::uint32_t announced = 0;
+  };
+
+  explicit Counts(Device& device) : device_(device) {}
+  Count take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      constexpr Bytes kPage(4096);
+      const Buffer& page = pages_.emplace_back(device_, MemoryKind::pinned, kPage);
+      for (std::uint32_t* at = page.as<std::uint32_t>();
+           at < page.as<std::uint32_t>() + kPage.value / sizeof *at; ++at) {
+        *at = 0;
+        free_.push_back({.at = at});
+      }
+    }
+    const Count count = free_.back();
+    free_.pop_back();
+    return count;
+  }
+  void give_back(const Count& count) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(count);
+  }
+
+ private:
+  Device& device_;
+  std::mutex mutex_;
+  std::vector<Buffer> pages_;
+  std::vector<Count> free_;
+};
+
+/// Once an event was announced, its recordings also write their numbers to memory, because a wait
+/// for a CUDA event ignores recordings that come later.
 struct CudaEvent final : Event {
-  CudaEvent() {
+  explicit CudaEvent(Counts* all = nullptr) : counts(all) {
     check(
         "cudaEventCreateWithFlags",
         cudaEventCreateWithFlags(&event, waits_block() ? cudaEventBlockingSync : cudaEventDefault));
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
-  ~CudaEvent() override { cudaEventDestroy(event); }
+  ~CudaEvent() override {
+    if (count.at != nullptr) {
+      count.recorded = count.announced;
+      counts->give_back(count);
+    }
+    cudaEventDestroy(event);
+  }
   void synchronize() override { check("cudaEventSynchronize", cudaEventSynchronize(event)); }
   [[nodiscard]] bool is_reached() const {
     const cudaError_t state = cudaEventQuery(event);
@@ -73,6 +111,25 @@ struct CudaEvent final : Event {
     return true;
   }
   cudaEvent_t event = nullptr;
+  Counts* counts;
+  std::mutex mutex;
+  Counts::Count count;
+};
+
+struct CudaGraph final : Graph {
+  CudaGraph() = default;
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  ~CudaGraph() override {
+    if (instance != nullptr) {
+      cudaGraphExecDestroy(instance);
+    }
+    if (graph != nullptr) {
+      cudaGraphDestroy(graph);
+    }
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t instance = nullptr;
 };
 
 /// The list of pieces of a copy kernel, on the host and on the device. The copy owns it until its
@@ -134,16 +191,49 @@ struct CudaStream final : Stream {
     lists.push_back(std::make_unique<PieceList>(device, std::max(kLeast, 2 * bytes)));
     return *lists.back();
   }
+  /// Memory for products of matrices, which run one after another.
+  std::byte* workspace_of(Device& device, Bytes bytes) {
+    if (workspace.size() < bytes) {
+      workspace = Buffer(device, MemoryKind::device, bytes);
+    }
+    return workspace.data();
+  }
   cudaStream_t stream = nullptr;
   std::vector<std::unique_ptr<PieceList>> lists;
+  Buffer workspace;
 };
 
-struct Blas {
-  Blas() { check("cublasCreate", cublasCreate(&handle)); }
-  Blas(const Blas&) = delete;
-  Blas& operator=(const Blas&) = delete;
-  ~Blas() { cublasDestroy(handle); }
-  cublasHandle_t handle = nullptr;
+/// Functions of the driver that the runtime lacks.
+class Driver {
+ public:
+  using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+  Driver() : wait_(find("cuStreamWaitValue32")), write_(find("cuStreamWriteValue32")) {}
+
+  /// The stream waits until the number is at least `value`.
+  void wait(cudaStream_t stream, const std::uint32_t* at, std::uint32_t value) const {
+    check("cuStreamWaitValue32",
+          wait_(stream, reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WAIT_VALUE_GEQ));
+  }
+  void write(cudaStream_t stream, const std::uint32_t* at, std::uint32_t value) const {
+    check("cuStreamWriteValue32",
+          write_(stream, reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+  }
+
+ private:
+  static StreamValue find(const char* name) {
+    constexpr unsigned kVersion = 12000;
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    check("cudaGetDriverEntryPointByVersion",
+          cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &result));
+    if (result != cudaDriverEntryPointSuccess) {
+      throw DeviceError(fmt::format("the driver has no {}", name));
+    }
+    return reinterpret_cast<StreamValue>(function);
+  }
+
+  StreamValue wait_;
+  StreamValue write_;
 };
 
 template <class Element>
@@ -186,9 +276,11 @@ class CudaDevice final : public Device {
     if (waits_block()) {
       check("cudaSetDeviceFlags", cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
     }
-    blas_.emplace();
-    int blas_version = 0;
-    check("cublasGetVersion", cublasGetVersion(blas_->handle, &blas_version));
+    workspace_ = std::min(kWorkspaceMax,
+                          Bytes(static_cast<std::int64_t>(properties.totalGlobalMem) / kWorkspaces));
+    products_.emplace(kDataType<Element>, static_cast<std::size_t>(workspace_.value));
+    driver_.emplace();
+    const std::size_t blas_version = cublasLtGetVersion();
     info_.kind = "cuda";
     info_.name = properties.name;
     info_.driver = fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10);
@@ -227,14 +319,43 @@ class CudaDevice final : public Device {
   }
   [[nodiscard]] std::unique_ptr<Event> make_event() override {
     select();
-    return std::make_unique<CudaEvent>();
+    return std::make_unique<CudaEvent>(&counts_);
   }
   void record(Event& event, Stream& stream) override {
-    check("cudaEventRecord", cudaEventRecord(static_cast<CudaEvent&>(event).event, on(stream)));
+    auto& mine = static_cast<CudaEvent&>(event);
+    const cudaStream_t queue = on(stream);
+    const std::lock_guard lock(mine.mutex);
+    check("cudaEventRecord", cudaEventRecord(mine.event, queue));
+    if (mine.count.at != nullptr) {
+      driver_->write(queue, mine.count.at, ++mine.count.recorded);
+      mine.count.announced = mine.count.recorded;
+    }
   }
   void wait(Stream& stream, Event& event) override {
-    check("cudaStreamWaitEvent",
-          cudaStreamWaitEvent(on(stream), static_cast<CudaEvent&>(event).event, 0));
+    auto& mine = static_cast<CudaEvent&>(event);
+    const cudaStream_t queue = on(stream);
+    const std::lock_guard lock(mine.mutex);
+    if (mine.count.announced == mine.count.recorded) {
+      check("cudaStreamWaitEvent", cudaStreamWaitEvent(queue, mine.event, 0));
+    } else {
+      driver_->wait(queue, mine.count.at, mine.count.announced);
+    }
+  }
+  void announce(Event& event) override {
+    auto& mine = static_cast<CudaEvent&>(event);
+    select();  // for a new page
+    const std::lock_guard lock(mine.mutex);
+    if (mine.count.at == nullptr) {
+      mine.count = counts_.take();
+    }
+    mine.count.announced = mine.count.recorded + 1;
+  }
+  void give_up(Event& event) override {
+    auto& mine = static_cast<CudaEvent&>(event);
+    const std::lock_guard lock(mine.mutex);
+    if (mine.count.at != nullptr) {
+      std::atomic_ref(*mine.count.at).store(mine.count.announced);
+    }
   }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     float milliseconds = 0;
@@ -286,19 +407,33 @@ class CudaDevice final : public Device {
     check("fold", kernels::cuda::fold_rows(rows_of(work, sizeof(std::uint32_t)), on(stream)));
   }
   void gemm(const GemmWork& work, Stream& stream) override {
-    if (work.m == 0) {
-      return;
+    if (work.m > 0) {
+      products_->multiply(work, workspace_of(stream), on(stream));
     }
-    check("cublasSetStream", cublasSetStream(blas_->handle, on(stream)));
-    // cuBLAS counts columns first: output^T = weights x input^T.
-    const float one = 1;
-    const float zero = 0;
-    const auto size = [](std::int64_t n) { return static_cast<int>(n); };
-    check("cublasGemmEx",
-          cublasGemmEx(blas_->handle, CUBLAS_OP_T, CUBLAS_OP_N, size(work.n), size(work.m),
-                       size(work.k), &one, work.weights, kDataType<Element>, size(work.k),
-                       work.input, kDataType<Element>, size(work.k), &zero, work.output,
-                       kDataType<Element>, size(work.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+  }
+  [[nodiscard]] std::int64_t gemm_rows(std::int64_t m) const override {
+    return GemmPlans::rows(m);
+  }
+  [[nodiscard]] std::unique_ptr<Graph> capture(Stream& stream,
+                                               const std::function<void()>& queue) override {
+    auto captured = std::make_unique<CudaGraph>();
+    static_cast<void>(workspace_of(stream));  // nothing may be allocated meanwhile
+    const cudaStream_t from = on(stream);
+    check("cudaStreamBeginCapture",
+          cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal));
+    try {
+      queue();
+    } catch (...) {
+      cudaStreamEndCapture(from, &captured->graph);
+      throw;
+    }
+    check("cudaStreamEndCapture", cudaStreamEndCapture(from, &captured->graph));
+    check("cudaGraphInstantiate", cudaGraphInstantiate(&captured->instance, captured->graph, 0));
+    return captured;
+  }
+  void launch(Graph& graph, Stream& stream) override {
+    check("cudaGraphLaunch",
+          cudaGraphLaunch(static_cast<CudaGraph&>(graph).instance, on(stream)));
   }
   [[nodiscard]] bool has_attention(AttentionLibrary library,
                                    const kernels::PagedAttentionShape& shape) const override {
@@ -313,7 +448,15 @@ class CudaDevice final : public Device {
       plan = plan_with_flashinfer(shape, context_begin, query_begin, stream);
       return;
     }
-    const kernels::AttentionPlan planned = plan_on_host(shape, context_begin, query_begin);
+    kernels::AttentionPlan planned = plan_on_host(shape, context_begin, query_begin);
+    const std::int64_t requests = std::ssize(query_begin) - 1;
+    const bool one_each =
+        requests > 0 && std::ranges::adjacent_find(query_begin, [](std::int64_t a, std::int64_t b) {
+          return b - a != 1;
+        }) == query_begin.end();
+    if (one_each) {
+      kernels::pad_decode(planned, shape, requests, info_.processors);
+    }
     if (dynamic_cast<CudaAttentionPlan*>(plan.get()) == nullptr) {
       select();
       plan = std::make_unique<CudaAttentionPlan>();
@@ -340,7 +483,7 @@ class CudaDevice final : public Device {
     check("cudaEventRecord", cudaEventRecord(mine.uploaded.event, on(stream)));
     const auto* const first = mine.on_device.template as<kernels::AttentionItem>();
     mine.shape = shape;
-    mine.requests = std::ssize(query_begin) - 1;
+    mine.requests = requests;
     mine.lists = {.decode = first,
                   .prefill = first + planned.decode.size(),
                   .merges = reinterpret_cast<const kernels::AttentionMerge*>(first + items),
@@ -439,6 +582,9 @@ class CudaDevice final : public Device {
   [[nodiscard]] cudaStream_t on(Stream& stream) const {
     select();
     return static_cast<CudaStream&>(stream).stream;
+  }
+  [[nodiscard]] std::byte* workspace_of(Stream& stream) {
+    return static_cast<CudaStream&>(stream).workspace_of(*this, workspace_);
   }
 
   static void expect_valid(const kernels::PagedAttentionShape& shape) {
@@ -704,9 +850,16 @@ class CudaDevice final : public Device {
     }
   }
 
+  /// Of a product of matrices; a thousandth of a small device.
+  static constexpr Bytes kWorkspaceMax{std::int64_t{32} << 20};
+  static constexpr std::int64_t kWorkspaces = 1024;
+
   int index_;
   DeviceInfo info_;
-  std::optional<Blas> blas_;
+  Bytes workspace_;
+  std::optional<GemmPlans> products_;
+  std::optional<Driver> driver_;
+  Counts counts_{*this};
   struct RotaryOnDevice {
     std::int64_t positions;
     Buffer cosines;

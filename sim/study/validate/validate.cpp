@@ -218,8 +218,8 @@ Validation validate(const RunConfig& config, const PolicyRegistry& registry,
     backend.finish();
     work.insert(work.end(), backend.computed().begin(), backend.computed().end());
   }
-  result.pace = pace_of(work, *timing);
-  const ScaledTiming paced(*timing, result.pace.prefill, result.pace.decode);
+  result.passes = passes_of(work, *timing);
+  const ScaledTiming paced(*timing, result.passes.prefill.pace(), result.passes.decode.pace());
   SimulatedBackend backend(config.hardware, config.model.layers, paced,
                            DecodeStepping::closed_form);
   const Json at_pace = run_on(backend, config, registry, run_options(options, 0));
@@ -266,8 +266,16 @@ Json to_json(const Validation& validation) {
   json["stand_ins"] = validation.stand_ins;
   json["in_band"] = validation.in_band();
   json["occupied_fraction"] = validation.occupied;
-  json["pace"]["prefill"] = validation.pace.prefill;
-  json["pace"]["decode"] = validation.pace.decode;
+  for (const auto& [name, times] : {std::pair("prefill", validation.passes.prefill),
+                                    std::pair("decode", validation.passes.decode)}) {
+    json["pace"][name] = times.pace();
+    Json& passes = json["passes"][name];
+    passes["passes"] = times.passes;
+    passes["simulated_seconds"] = times.predicted;
+    passes["measured_seconds"] = times.measured;
+    passes["device_seconds"] = times.device;
+    passes["submission_seconds"] = times.submission;
+  }
   Json rows = Json::array();
   for (const ValidationRow& row : validation.rows) {
     Json line;
@@ -301,13 +309,23 @@ Json to_json(const LockStep& run) {
   return json;
 }
 
+std::string line_of(const char* name, const PassTimes& times) {
+  constexpr double kMillisecond = 1e-3;
+  const double each = kMillisecond * static_cast<double>(std::max<std::int64_t>(1, times.passes));
+  return fmt::format(
+      "{:<8} {:>7} passes of {:>8.3f} ms, simulated {:>8.3f} ms (pace {:.2f}), of it on the device "
+      "{:>8.3f} ms, submission {:>8.3f} ms\n",
+      name, times.passes, times.measured / each, times.predicted / each, times.pace(),
+      times.device / each, times.submission / each);
+}
+
 std::string to_table(const Validation& validation) {
   std::string text = fmt::format(
-      "{}, {} repetitions, occupied {:.2f}\n"
-      "prefills took {:.2f} of the time that the profile gives, decode {:.2f}: \"at pace\" is the "
-      "simulation with that\n{}\n",
-      validation.device, validation.measured.size(), validation.occupied, validation.pace.prefill,
-      validation.pace.decode, in_lines(validation.stand_ins));
+      "{}, {} repetitions, occupied {:.2f}\n{}{}\"at pace\": simulated at the pace of these "
+      "passes\n{}\n",
+      validation.device, validation.measured.size(), validation.occupied,
+      line_of("prefill", validation.passes.prefill), line_of("decode", validation.passes.decode),
+      in_lines(validation.stand_ins));
   text += fmt::format("{:<38} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>10} {:>9}\n", "metric",
                       "simulated", "measured", "lowest", "highest", "error", "band", "at pace",
                       "error");
@@ -367,8 +385,8 @@ std::string table_line(const ValidationColumns& columns, const std::vector<std::
   for (std::size_t i = 0; i < labels.size(); ++i) {
     line += fmt::format("{:<{}}  ", labels[i], columns.widths[i]);
   }
-  line += fmt::format("{:>4.2f}  {:>4.2f} {:>4.2f}", validation.occupied, validation.pace.prefill,
-                      validation.pace.decode);
+  line += fmt::format("{:>4.2f}  {:>4.2f} {:>4.2f}", validation.occupied,
+                      validation.passes.prefill.pace(), validation.passes.decode.pace());
   for (const LineMetric& metric : kLineMetrics) {
     const auto row = std::ranges::find(validation.rows, metric.name, &ValidationRow::metric);
     std::string cell = "-";

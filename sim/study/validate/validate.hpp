@@ -10,7 +10,7 @@
 #include "sim/serving/simulate.hpp"
 #include "sim/study/runs/recorders.hpp"
 #include "sim/study/sweep/sweep.hpp"
-#include "sim/study/validate/pace.hpp"
+#include "sim/study/validate/passes.hpp"
 
 /// Compares one config on the simulated backend and on a device. docs/validation.md has the method.
 namespace kvtier {
@@ -61,8 +61,8 @@ struct Validation {
   std::vector<ValidationRow> rows;
   Json simulated;
   std::vector<Json> measured;
-  /// Pace of all repetitions together.
-  Pace pace;
+  /// Of all repetitions together.
+  Passes passes;
   /// The larger mean share in use of batch slots and of HBM for KV. Above a limit the validation is
   /// out of band.
   double occupied = 0;

@@ -1,9 +1,11 @@
 #include "tests/hw/device/decoder_reference.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <string>
 
 #include "kernels/rope_attention.hpp"
 #include "tests/hw/device/device_checks.hpp"
@@ -238,6 +240,74 @@ std::vector<std::pair<std::string, double>> decoder_errors(Device& device) {
     }
   }
   return errors;
+}
+
+std::string captured_steps_differ(Device& device) {
+  static constexpr DecoderShape kShape{.layers = 2,
+                                .hidden = 32,
+                                .query_heads = 2,
+                                .kv_heads = 1,
+                                .head_dim = 16,
+                                .intermediate = 48,
+                                .gated = true,
+                                .vocabulary = 40};
+  constexpr std::array<std::int64_t, 3> kPrompts{7, 253, 30};
+  static constexpr std::int64_t kRoom = 272;
+  constexpr int kSteps = 6;
+  struct Server {
+    Server(Device& device, Stream& on)
+        : decoder(device, kShape, KeyPositions::decoupled,
+                  {.requests = 4, .tokens = 272, .context = 4 * kRoom, .longest_context = kRoom},
+                  5),
+          pool(device, kShape, 3 * kRoom),
+          stream(on) {}
+    std::vector<float> logits(const DecoderBatch& batch, const Decoder::Hooks& hooks) {
+      decoder.forward(batch, pool, stream, hooks);
+      stream.synchronize();
+      return elements_from(decoder.device(), decoder.logits(),
+                           static_cast<std::size_t>(batch.requests() * kShape.vocabulary));
+    }
+    Decoder decoder;
+    KvPool pool;
+    Stream& stream;
+  };
+  const auto stream = device.make_stream();
+  Server captured(device, *stream);
+  Server plain(device, *stream);
+  const auto batch_of = [&](std::size_t requests, std::int64_t more, std::int64_t added) {
+    DecoderBatch batch;
+    for (std::size_t r = 0; r < requests; ++r) {
+      const std::int64_t length = kPrompts[r] + more;
+      std::vector<std::int32_t> slots(static_cast<std::size_t>(length));
+      std::iota(slots.begin(), slots.end(), static_cast<std::int32_t>(r) * kRoom);
+      const std::vector<std::int32_t> tokens(
+          static_cast<std::size_t>(added > 0 ? added : length), static_cast<std::int32_t>(r + 3));
+      batch.add(tokens, slots);
+    }
+    return batch;
+  };
+  const Decoder::Hooks each_operation{.before_layer = [](std::int64_t) {}, .after_layer = {}};
+  for (std::size_t r = 0; r < kPrompts.size(); ++r) {
+    const DecoderBatch prompts = batch_of(kPrompts.size(), 0, 0);
+    DecoderBatch one;
+    const auto part = [&](const auto& list, const auto& begin) {
+      return std::span(list).subspan(static_cast<std::size_t>(begin[r]),
+                                     static_cast<std::size_t>(begin[r + 1] - begin[r]));
+    };
+    one.add(part(prompts.tokens, prompts.query_begin), part(prompts.slots, prompts.context_begin));
+    static_cast<void>(captured.logits(one, {}));
+    static_cast<void>(plain.logits(one, each_operation));
+  }
+  for (int step = 1; step <= kSteps; ++step) {
+    // Batches of two sizes in turns: each has its own graph.
+    for (const std::size_t requests : {3, 2}) {
+      const DecoderBatch batch = batch_of(requests, step, 1);
+      if (captured.logits(batch, {}) != plain.logits(batch, each_operation)) {
+        return "step " + std::to_string(step) + " of " + std::to_string(requests) + " requests";
+      }
+    }
+  }
+  return "";
 }
 
 }  // namespace kvtier

@@ -49,4 +49,9 @@ class ReferenceDecoder {
 /// after a cut of decoupled KV.
 [[nodiscard]] std::vector<std::pair<std::string, double>> decoder_errors(Device& device);
 
+/// Decode steps of three requests whose contexts grow beyond a part of a split context. Compares
+/// the logits of each step with those of a decoder that queues each operation. Returns a
+/// description of the difference, or an empty text.
+[[nodiscard]] std::string captured_steps_differ(Device& device);
+
 }  // namespace kvtier

@@ -22,6 +22,8 @@ class ForwardingDevice : public Device {
   [[nodiscard]] std::unique_ptr<Event> make_event() override { return host_.make_event(); }
   void record(Event& event, Stream& stream) override { host_.record(event, stream); }
   void wait(Stream& stream, Event& event) override { host_.wait(stream, event); }
+  void announce(Event& event) override { host_.announce(event); }
+  void give_up(Event& event) override { host_.give_up(event); }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     return host_.seconds_between(first, last);
   }
@@ -35,6 +37,12 @@ class ForwardingDevice : public Device {
   void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }
   void fold(const RowWork& work, Stream& stream) override { host_.fold(work, stream); }
   void gemm(const GemmWork& work, Stream& stream) override { host_.gemm(work, stream); }
+  [[nodiscard]] std::int64_t gemm_rows(std::int64_t m) const override { return host_.gemm_rows(m); }
+  [[nodiscard]] std::unique_ptr<Graph> capture(Stream& stream,
+                                               const std::function<void()>& queue) override {
+    return host_.capture(stream, queue);
+  }
+  void launch(Graph& graph, Stream& stream) override { host_.launch(graph, stream); }
   [[nodiscard]] bool has_attention(AttentionLibrary library,
                                    const kernels::PagedAttentionShape& shape) const override {
     return host_.has_attention(library, shape);

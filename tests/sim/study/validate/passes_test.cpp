@@ -1,4 +1,4 @@
-#include "sim/study/validate/pace.hpp"
+#include "sim/study/validate/passes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -34,9 +34,9 @@ class SimpleTiming final : public TimingModel {
 // Prefills of 3 and 2 (1 new, 1 decoding) tokens, and of 1 as second and as third of a run: 67 ms,
 // 80.4 were measured. Decode of two iterations of a batch of 2, with 1,000 and 1,002 tokens of
 // context: 5 and 5.002 ms, and once 3 ms more; half of that.
-TEST(PaceOf, IsMeasuredTimeOverPredictedTime) {
+TEST(PassesOf, HavePaceOfMeasuredTimeOverPredictedTime) {
   const std::vector<ComputedWork> work{
-      {.parts = {{.added = Tokens(3), .past = Tokens(0)}}, .seconds = 0.035},
+      {.parts = {{.added = Tokens(3), .past = Tokens(0)}}, .seconds = 0.035, .submit_seconds = 0.003},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .batch = 1, .seconds = 0.025},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0108, .passes_before = 1},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0096, .passes_before = 2},
@@ -44,21 +44,27 @@ TEST(PaceOf, IsMeasuredTimeOverPredictedTime) {
        .context = Tokens(1000),
        .iterations = 2,
        .seconds = 0.005001,
+       .device_seconds = 0.004,
        .passes_before = 5},
       {.batch = 2,
        .context = Tokens(1000),
        .iterations = 2,
        .seconds = 0.006501,
+       .device_seconds = 0.005,
        .passes_before = 1}};
-  const Pace pace = pace_of(work, SimpleTiming());
-  EXPECT_DOUBLE_EQ(pace.prefill, 1.2);
-  EXPECT_DOUBLE_EQ(pace.decode, 0.5);
+  const Passes passes = passes_of(work, SimpleTiming());
+  EXPECT_DOUBLE_EQ(passes.prefill.pace(), 1.2);
+  EXPECT_DOUBLE_EQ(passes.decode.pace(), 0.5);
+  EXPECT_EQ(passes.prefill.passes, 4);
+  EXPECT_EQ(passes.decode.passes, 4);
+  EXPECT_DOUBLE_EQ(passes.prefill.submission, 0.003);
+  EXPECT_DOUBLE_EQ(passes.decode.device, 0.009);
 }
 
-TEST(PaceOf, IsOneOfNothing) {
-  const Pace pace = pace_of({}, SimpleTiming());
-  EXPECT_EQ(pace.prefill, 1);
-  EXPECT_EQ(pace.decode, 1);
+TEST(PassesOf, HavePaceOfOneWithoutWork) {
+  const Passes passes = passes_of({}, SimpleTiming());
+  EXPECT_EQ(passes.prefill.pace(), 1);
+  EXPECT_EQ(passes.decode.pace(), 1);
 }
 
 }  // namespace
