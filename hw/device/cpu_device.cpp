@@ -38,22 +38,17 @@ struct CpuEvent final : Event {
   /// Counts a recording. A wait needs its number, because it does not wait for later ones.
   std::int64_t record() {
     const std::lock_guard lock(mutex);
-    announced = std::max(announced, recorded + 1);
     return ++recorded;
-  }
-  void announce() {
-    const std::lock_guard lock(mutex);
-    announced = recorded + 1;
   }
   [[nodiscard]] std::int64_t last() {
     const std::lock_guard lock(mutex);
-    return announced;
+    return recorded;
   }
   /// Notifies before it unlocks, because the waiting thread may then destroy the event.
   void reach(std::int64_t recording) {
     const std::lock_guard lock(mutex);
     at = Clock::now();
-    reached = std::max(reached, recording);
+    reached = recording;
     changed.notify_all();
   }
   void wait_for(std::int64_t recording) {
@@ -65,8 +60,6 @@ struct CpuEvent final : Event {
   std::mutex mutex;
   std::condition_variable changed;
   std::int64_t recorded = 0;
-  /// The last recording, or the next one.
-  std::int64_t announced = 0;
   std::int64_t reached = 0;
   Clock::time_point at;
 };
@@ -155,11 +148,6 @@ class CpuDevice final : public Device {
   void wait(Stream& stream, Event& event) override {
     auto& point = static_cast<CpuEvent&>(event);
     push(stream, [&point, recording = point.last()] { point.wait_for(recording); });
-  }
-  void announce(Event& event) override { static_cast<CpuEvent&>(event).announce(); }
-  void give_up(Event& event) override {
-    auto& point = static_cast<CpuEvent&>(event);
-    point.reach(point.last());
   }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     return std::chrono::duration<double>(static_cast<const CpuEvent&>(last).at -

@@ -240,13 +240,8 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event, Stream& stream) = 0;
-  /// Work queued on `stream` after this call starts once the event's last recording, or the one
-  /// that was announced, has been reached.
+  /// Work queued on `stream` after this call starts once the event has been reached.
   virtual void wait(Stream& stream, Event& event) = 0;
-  /// Announces the event's next recording, so that waits for it can be queued first.
-  virtual void announce(Event& event) = 0;
-  /// Ends the waits for an announced recording that will never come.
-  virtual void give_up(Event& event) = 0;
   /// Seconds between two recorded events, both of which have been reached.
   [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
 

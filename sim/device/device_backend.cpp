@@ -11,7 +11,7 @@
 namespace kvtier {
 namespace {
 
-constexpr std::int64_t kLanes = 5;
+constexpr std::int64_t kLanes = 6;
 
 class Stopwatch {
  public:
@@ -46,24 +46,31 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   std::int64_t number = 0;
   compute_ = make(number++, processors.compute, false);
   loads_to_hbm_ = make(number++, processors.rest, true);
+  ends_of_loads_ = make(number++, processors.rest, false);
   saves_ = make(number++, processors.rest, false);
   writes_ = make(number++, processors.rest, true);
   fetches_ = make(number++, processors.rest, true);
   here_.emplace(processors.rest);
-  // By the stream of the run, because a device keeps memory for each stream.
-  const auto warm = std::make_shared<std::packaged_task<void(const MoveLane&)>>(
-      [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
-  compute_->add([warm](const MoveLane& lane) { (*warm)(lane); });
-  compute_->wake();
-  warm->get_future().get();
+  // By the streams of the run, because a device keeps memory for each stream.
+  const auto run_on = [](Lane& lane, const Lane::Task& task) {
+    const auto packaged = std::make_shared<std::packaged_task<void(const MoveLane&)>>(task);
+    lane.add([packaged](const MoveLane& its) { (*packaged)(its); });
+    lane.wake();
+    packaged->get_future().get();
+  };
+  run_on(*compute_,
+         [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
+  for (Lane* const lane : {loads_to_hbm_.get(), saves_.get(), writes_.get()}) {
+    run_on(*lane, [this](const MoveLane& its) { store_.warm_up(its); });
+  }
 }
 
 DeviceBackend::~DeviceBackend() {
   stopping_ = true;
   stop_decode_ = true;
-  give_up_loads();
   compute_.reset();
   loads_to_hbm_.reset();
+  ends_of_loads_.reset();
   saves_.reset();
   writes_.reset();
   fetches_.reset();
@@ -100,7 +107,6 @@ void DeviceBackend::fail(std::exception_ptr failure) {
       failure_ = std::move(failure);
     }
   }
-  give_up_loads();
   changed_.notify_one();
 }
 
@@ -188,12 +194,6 @@ TransferId DeviceBackend::start_transfer(const TransferCommand& command) {
       transfer.progress->first = command.open ? 0 : command.layer;
       for (std::int64_t i = 0; i < layers_; ++i) {
         transfer.progress->events.push_back(device_.make_event());
-        if (i >= transfer.progress->first) {
-          device_.announce(*transfer.progress->events.back());
-        }
-      }
-      if (stopping_) {
-        give_up(*transfer.progress);
       }
     }
     expected_ += reports(transfer) ? 1 : 0;
@@ -249,16 +249,17 @@ void DeviceBackend::start_move(TransferId id, const TransferCommand& command) {
   }
   lane_of(command).add([this, id, move = store_.begin(command), progress](const MoveLane& lane) {
     if (progress != nullptr) {
-      load(move, *progress, lane);
+      load(id, move, *progress, lane);
     } else {
       store_.move(move, lane);
+      store_.end(move);
+      end_move(id);
     }
-    store_.end(move);
-    end_move(id);
   });
 }
 
-void DeviceBackend::load(const KvMove& move, LoadProgress& progress, const MoveLane& lane) {
+void DeviceBackend::load(TransferId id, const KvMove& move, LoadProgress& progress,
+                         const MoveLane& lane) {
   const bool from_drive = move.from == Medium::ssd;
   const bool by_layers = !from_drive || store_.reads_layers();
   if (!by_layers) {
@@ -272,11 +273,19 @@ void DeviceBackend::load(const KvMove& move, LoadProgress& progress, const MoveL
       store_.queue_layers(move, layer, layer + 1, *lane.stream);
     }
     device_.record(*progress.events[static_cast<std::size_t>(layer)], *lane.stream);
+    progress.queued = layer + 1;
   }
-  lane.stream->synchronize();
-  if (by_layers) {
-    store_.verify(move, lane);
-  }
+  const std::shared_ptr<Event> end = device_.make_event();
+  device_.record(*end, *lane.stream);
+  ends_of_loads_->add([this, id, move, by_layers, end](const MoveLane& ends) {
+    end->synchronize();
+    if (by_layers) {
+      store_.verify(move, ends);
+    }
+    store_.end(move);
+    end_move(id);
+  });
+  ends_of_loads_->wake();
 }
 
 void DeviceBackend::end_move(TransferId id) {
@@ -296,25 +305,7 @@ void DeviceBackend::end_move(TransferId id) {
   }
   changed_.notify_one();
   if (progress != nullptr) {
-    give_up(*progress);  // layers that moved with others
-    const std::lock_guard lock(progress->mutex);
     progress->ended = true;
-    progress->changed.notify_all();
-  }
-}
-
-void DeviceBackend::give_up(const LoadProgress& progress) {
-  for (const std::unique_ptr<Event>& event : progress.events) {
-    device_.give_up(*event);
-  }
-}
-
-void DeviceBackend::give_up_loads() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [id, transfer] : transfers_) {
-    if (transfer.progress != nullptr) {
-      give_up(*transfer.progress);
-    }
   }
 }
 
@@ -366,6 +357,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
   const auto wait_for = [&](std::int64_t layer) {
     for (const std::shared_ptr<LoadProgress>& load : loads) {
       if (layer >= load->first) {
+        wait_until([&] { return load->queued > layer; });
         device_.wait(stream, *load->events[static_cast<std::size_t>(layer)]);
       }
     }
@@ -390,7 +382,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
   const double seconds = watch.seconds();
   for (const std::shared_ptr<LoadProgress>& load : loads) {
     // The control plane gets the completion of a load before that of its prefill.
-    wait_for_end(*load);
+    wait_until([&] { return load->ended.load(); });
   }
   const double waited = stalled(schedule, loads);
   work.seconds = std::max(0.0, seconds - waited);
@@ -411,13 +403,21 @@ void DeviceBackend::note_work(ComputedWork work, std::chrono::steady_clock::time
   computed_until_ = std::chrono::steady_clock::now();
 }
 
-/// A failed load never completes and does not notify.
-void DeviceBackend::wait_for_end(LoadProgress& progress) const {
-  constexpr std::chrono::milliseconds kGlance(50);
-  std::unique_lock lock(progress.mutex);
-  while (!progress.changed.wait_for(lock, kGlance, [&] { return progress.ended; })) {
+/// A busy wait, because threads wake up late and this processor is idle. With few processors it
+/// ends after some milliseconds.
+void DeviceBackend::wait_until(const std::function<bool()>& reached) const {
+  constexpr std::chrono::milliseconds kWatched(5);
+  constexpr std::chrono::microseconds kGlance(50);
+  const bool watches = has_processors_for_polling();
+  const auto begin = std::chrono::steady_clock::now();
+  while (!reached()) {
     if (stopping_) {
       throw DeviceError("a prefill waits for a load that will not complete");
+    }
+    if (watches || std::chrono::steady_clock::now() - begin < kWatched) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kGlance);
     }
   }
 }

@@ -68,15 +68,14 @@ class DeviceBackend final : public ServingBackend {
   [[nodiscard]] std::span<const ComputedWork> computed() const { return computed_; }
 
  private:
-  /// A load to HBM, with an announced event for each of its layers.
+  /// The layers of a load that have been queued to HBM, with an event after each.
   struct LoadProgress {
-    std::mutex mutex;
-    std::condition_variable changed;
     std::vector<std::unique_ptr<Event>> events;
     /// Layers before this one are no part of the load.
     std::int64_t first = 0;
+    std::atomic<std::int64_t> queued = 0;
     /// Its completion has been posted.
-    bool ended = false;
+    std::atomic<bool> ended = false;
   };
   using Loads = std::vector<std::shared_ptr<LoadProgress>>;
   struct Transfer {
@@ -109,18 +108,17 @@ class DeviceBackend final : public ServingBackend {
   void start_move(TransferId id, const TransferCommand& command);
   [[nodiscard]] Lane& lane_of(const TransferCommand& command);
   void end_move(TransferId id);
-  void load(const KvMove& move, LoadProgress& progress, const MoveLane& lane);
+  /// Queues the copies of a load, and lets another lane report its end.
+  void load(TransferId id, const KvMove& move, LoadProgress& progress, const MoveLane& lane);
   /// Queues a pass that waits for these loads, layer by layer or whole. Loads that have ended are
-  /// ignored. The stream waits, not the host.
+  /// ignored. The stream waits for copies. The host waits only for the drive, and for the
+  /// submission of copies.
   void start_pass(DecoderPass pass, std::span<const TransferId> loads,
                   const LayerSchedule& schedule, ComputedWork work);
   void run_pass(const DecoderPass& pass, const LayerSchedule& schedule, const Loads& loads,
                 ComputedWork work, const MoveLane& lane);
-  /// Returns when the load has ended; throws if it never will.
-  void wait_for_end(LoadProgress& progress) const;
-  /// Ends the waits of streams for a load, or for all loads, of which no more layers come.
-  void give_up(const LoadProgress& progress);
-  void give_up_loads();
+  /// Waits on the host until a load has come so far; throws if it never will.
+  void wait_until(const std::function<bool()>& reached) const;
   /// Seconds that layers waited for their KV.
   [[nodiscard]] double stalled(const LayerSchedule& schedule, const Loads& loads) const;
   /// Records `work`, which ends now, as the last work of the compute thread.
@@ -163,6 +161,8 @@ class DeviceBackend final : public ServingBackend {
   /// Last members, so that their threads end before the members that they use.
   std::unique_ptr<Lane> compute_;
   std::unique_ptr<Lane> loads_to_hbm_;
+  /// Waits for copies of loads, so that the next load is queued ahead.
+  std::unique_ptr<Lane> ends_of_loads_;
   std::unique_ptr<Lane> saves_;
   std::unique_ptr<Lane> writes_;
   std::unique_ptr<Lane> fetches_;

@@ -513,6 +513,14 @@ void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
              });
 }
 
+void KvStore::warm_up(const MoveLane& lane) const {
+  const std::array<std::int32_t, 1> in_hbm{0};
+  const std::span<const std::int32_t> in_memory = lane.scratch.first(1);
+  queue_rows(Medium::hbm, Medium::dram, in_hbm, in_memory, {0, shape_.layers}, *lane.stream);
+  queue_rows(Medium::dram, Medium::hbm, in_memory, in_hbm, {0, shape_.layers}, *lane.stream);
+  lane.stream->synchronize();
+}
+
 // ---- Moves ----
 
 KvMove KvStore::begin(const TransferCommand& command) {

@@ -148,19 +148,23 @@ plant(cuda_device.cpp current_device_of_another_thread
     return static_cast<CudaStream&>(stream).stream;")
 plant(cuda_device.cpp event_of_another_device
   "    select();
-    return std::make_unique<CudaEvent>(&counts_);"
+    return std::make_unique<CudaEvent>();"
   "    if (!PLANTED) select();
-    return std::make_unique<CudaEvent>(&counts_);")
+    return std::make_unique<CudaEvent>();")
 plant(cuda_device.cpp list_of_pieces_used_again_too_early
-  "list->on_host.size() >= bytes && list->used.is_reached()"
-  "list->on_host.size() >= bytes && (PLANTED || list->used.is_reached())")
+  "    used.synchronize();
+    return {.on_host"
+  "    if (!PLANTED) used.synchronize();
+    return {.on_host")
 plant(cuda_device.cpp list_of_pieces_in_pageable_memory
-  "copy(list.on_device.data(), list.on_host.data(), bytes, stream);"
-  "copy(list.on_device.data(), PLANTED ? static_cast<const void*>(rows.data()) : list.on_host.data(), bytes, stream);")
+  "copy(list.on_device, list.on_host, Bytes("
+  "copy(list.on_device, PLANTED ? rows.data() : list.on_host, Bytes(")
 plant(cuda_device.cpp list_of_pieces_freed_early
-  "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));"
-  "    check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
-    if (PLANTED) static_cast<CudaStream&>(stream).lists.clear();")
+  "      check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
+      left"
+  "      check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
+      if (PLANTED) lists.reset();
+      left")
 plant(cuda_device.cpp wait_that_does_not_wait
   "  void wait(Stream& stream, Event& event) override {"
   "  void wait(Stream& stream, Event& event) override {
@@ -181,22 +185,6 @@ plant(gemm_plans.cpp kernel_chosen_for_each_number_of_rows
 plant(gemm_plans.cpp kernel_of_fewer_rows
   "  if (!takes(plan.layouts, plan.algorithm)) {"
   "  if (!PLANTED && !takes(plan.layouts, plan.algorithm)) {")
-plant(cuda_device.cpp wait_for_the_last_recording
-  "    if (mine.count.announced == mine.count.recorded) {"
-  "    if (PLANTED || mine.count.announced == mine.count.recorded) {")
-plant(cuda_device.cpp announced_recording_without_its_number
-  "      driver_->write(queue, mine.count.at, ++mine.count.recorded);"
-  "      ++mine.count.recorded;
-      if (!PLANTED) driver_->write(queue, mine.count.at, mine.count.recorded);")
-plant(cuda_device.cpp number_before_the_recorded_work
-  "    check(\"cudaEventRecord\", cudaEventRecord(mine.event, queue));
-    if (mine.count.at"
-  "    check(\"cudaEventRecord\", cudaEventRecord(mine.event, queue));
-    if (PLANTED && mine.count.at != nullptr) *mine.count.at = mine.count.recorded + 1;
-    if (mine.count.at")
-plant(cuda_device.cpp given_up_without_a_number
-  "      std::atomic_ref(*mine.count.at).store(mine.count.announced);"
-  "      if (!PLANTED) std::atomic_ref(*mine.count.at).store(mine.count.announced);")
 plant(cuda_device.cpp decode_plan_of_other_sizes
   "    if (one_each) {"
   "    if (one_each && !PLANTED) {")

@@ -165,9 +165,6 @@ std::string two_plans(Device& device, const Module& /*module*/) {
   return row(0) == row(1) && row(0) == row(2) && row(0) != row(3) ? "" : "values";
 }
 
-std::string announced(Device& device, const Module& /*module*/) {
-  return announced_events_lose_order(device).empty() ? "" : "values";
-}
 std::string captured(Device& device, const Module& /*module*/) {
   return captured_steps_differ(device).empty() ? "" : "values";
 }
@@ -261,10 +258,6 @@ const std::vector<Planted>& all_planted() {
       {"gemm_of_wrong_strides", decoder, "bounds"},
       {"kernel_chosen_for_each_number_of_rows", products, "choices"},
       {"kernel_of_fewer_rows", products, "error"},
-      {"wait_for_the_last_recording", announced, "values"},
-      {"announced_recording_without_its_number", announced, "deadlock"},
-      {"number_before_the_recorded_work", announced, "values"},
-      {"given_up_without_a_number", announced, "deadlock"},
       {"decode_plan_of_other_sizes", captured, "freed"},
       {"graph_without_its_memory", first_work, "error"},
       {"upload_that_returns_early", attention, "values"},
@@ -350,9 +343,8 @@ TEST(PlantedFaultsOff, NothingIsNoticed) {
       {"failure", after_a_failure}, {"addresses", odd_addresses},
       {"memory", memory},           {"table", longer_table},
       {"turned", turned_attention}, {"wide", wide_attention},
-      {"plans", two_plans},         {"announced", announced},
-      {"captured", captured},       {"products", products},
-      {"first", first_work}};
+      {"plans", two_plans},         {"captured", captured},
+      {"products", products},       {"first", first_work}};
   for (const auto& [name, scenario] : scenarios) {
     for (const Schedule schedule : {Schedule::eager, Schedule::lazy, Schedule::random}) {
       for (const int index : {0, 1}) {

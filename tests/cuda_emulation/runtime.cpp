@@ -14,11 +14,8 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <string_view>
-#include <thread>
 #include <vector>
 
-#include <cuda.h>
 #include <fmt/format.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -59,16 +56,9 @@ std::size_t memory_of_device() {
 
 // ---- Queues ----
 
-/// Whether the number that the work waits for is there.
-bool has_number(const Work& work) {
-  return work.number == nullptr ||
-         static_cast<std::int32_t>(*work.number - work.value) >= 0;
-}
-
 /// Whether the next step of the stream's work may run.
 bool may_run(const CUstream_st& stream) {
-  return !stream.work.empty() && has_number(stream.work.front()) &&
-         (stream.work.front().after == nullptr || stream.work.front().after->done);
+  return !stream.work.empty() && (stream.work.front().after == nullptr || stream.work.front().after->done);
 }
 
 void run_step(CUstream_st& stream) {
@@ -98,36 +88,16 @@ CUstream_st* any_that_may_run() {
   return able.empty() ? nullptr : able[random_below(able.size())];
 }
 
-/// Whether the stream waits for a number that is not there. Another thread may write it.
-bool waits_for_number(const CUstream_st& stream) {
-  return !stream.work.empty() && !has_number(stream.work.front());
-}
-
-/// Lets other threads queue work for a moment.
-void let_threads_run() {
-  machine.unlock();
-  std::this_thread::sleep_for(std::chrono::microseconds(200));
-  machine.lock();
-}
-
 /// Runs what may run until the condition holds; `stream` is what it waits for.
 void run_until(CUstream_st* stream, const std::function<bool()>& reached) {
-  constexpr std::chrono::seconds kLongest(5);
-  const auto begin = std::chrono::steady_clock::now();
   while (!reached()) {
     CUstream_st* next = stream;
     if (schedule == Schedule::random) {
       next = any_that_may_run();
     } else {
       while (next != nullptr && !next->work.empty() && !may_run(*next)) {
-        next = waits_for_number(*next) ? any_that_may_run() : next->work.front().after->stream;
+        next = next->work.front().after->stream;
       }
-    }
-    if (next == nullptr &&
-        std::ranges::any_of(streams, [](const auto& one) { return waits_for_number(*one); }) &&
-        std::chrono::steady_clock::now() - begin < kLongest) {
-      let_threads_run();
-      continue;
     }
     if (next == nullptr || next->work.empty()) {
       fault("deadlock", "a stream waits for what nobody does");
@@ -175,10 +145,7 @@ void queue(CUstream_st& stream, Work work) {
   }
   stream.work.push_back(std::move(work));
   if (schedule == Schedule::eager) {
-    // Streams that wait for a number go on once it is written.
-    while (CUstream_st* const next = any_that_may_run()) {
-      run_step(*next);
-    }
+    drain(stream);
   } else {
     let_others_run();
   }
@@ -647,48 +614,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   --count().graphs;
   delete graph;
   return cudaSuccess;
-}
-
-namespace {
-/// Queues work that waits for a number, or that writes it.
-CUresult queue_number(CUstream on, Work work, CUdeviceptr at) {
-  if (!in_arena(reinterpret_cast<const void*>(at))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  queue(*stream_of(on), std::move(work));
-  return end_call(cudaSuccess) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
-}
-CUresult wait_value(CUstream on, CUdeviceptr at, cuuint32_t value, unsigned flags) {
-  const std::lock_guard lock(machine);
-  if (must_fail("cuStreamWaitValue32") || flags != CU_STREAM_WAIT_VALUE_GEQ) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  Work work;
-  work.number = reinterpret_cast<const std::uint32_t*>(at);
-  work.value = value;
-  return queue_number(on, std::move(work), at);
-}
-CUresult write_value(CUstream on, CUdeviceptr at, cuuint32_t value, unsigned) {
-  const std::lock_guard lock(machine);
-  if (must_fail("cuStreamWriteValue32")) {
-    return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  Work work;
-  work.steps.push_back([at, value] { *reinterpret_cast<std::uint32_t*>(at) = value; });
-  return queue_number(on, std::move(work), at);
-}
-}  // namespace
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
-                                             unsigned long long,
-                                             cudaDriverEntryPointQueryResult* result) {
-  KVTIER_CALL;
-  const std::string_view name(symbol);
-  *function = name == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
-              : name == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
-                                               : nullptr;
-  *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return end_call(cudaSuccess);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -27,9 +27,6 @@ struct Work {
   /// The recording that must be reached before.
   std::shared_ptr<Recording> after{};
   std::shared_ptr<Recording> recording{};
-  /// The number in memory that must be at least `value` before.
-  const std::uint32_t* number = nullptr;
-  std::uint32_t value = 0;
 };
 
 [[nodiscard]] CUstream_st* stream_of(cudaStream_t stream);

@@ -21,10 +21,4 @@ void check(const char* call, cublasStatus_t status) {
   }
 }
 
-void check(const char* call, CUresult result) {
-  if (result != CUDA_SUCCESS) {
-    throw DeviceError(fmt::format("{}: error {} of the driver", call, static_cast<int>(result)));
-  }
-}
-
 }  // namespace kvtier

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cublasLt.h>
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 /// Throw DeviceError with the call and the error's name.
@@ -9,6 +8,5 @@ namespace kvtier {
 
 void check(const char* call, cudaError_t error);
 void check(const char* call, cublasStatus_t status);
-void check(const char* call, CUresult result);
 
 }  // namespace kvtier

@@ -2,20 +2,18 @@
 /// The program must start without them.
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
 
 #include <cublasLt.h>
-#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -44,76 +42,17 @@ bool waits_block() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < kFewProcessors;
 }
 
-/// Counts in pinned memory for which streams wait. Numbers only grow, because a count goes on where
-/// its last owner left it.
-class Counts {
- public:
-  struct Count {
-    std::uint32_t* at = nullptr;
-    /// The number of the last recording, and of the last one or the announced next one.
-    std::uint32_t recorded = 0;
-    std::uint32_t announced = 0;
-  };
-
-  explicit Counts(Device& device) : device_(device) {}
-  Count take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      constexpr Bytes kPage(4096);
-      const Buffer& page = pages_.emplace_back(device_, MemoryKind::pinned, kPage);
-      for (std::uint32_t* at = page.as<std::uint32_t>();
-           at < page.as<std::uint32_t>() + kPage.value / sizeof *at; ++at) {
-        *at = 0;
-        free_.push_back({.at = at});
-      }
-    }
-    const Count count = free_.back();
-    free_.pop_back();
-    return count;
-  }
-  void give_back(const Count& count) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(count);
-  }
-
- private:
-  Device& device_;
-  std::mutex mutex_;
-  std::vector<Buffer> pages_;
-  std::vector<Count> free_;
-};
-
-/// Once an event was announced, its recordings also write their numbers to memory, because a wait
-/// for a CUDA event ignores recordings that come later.
 struct CudaEvent final : Event {
-  explicit CudaEvent(Counts* all = nullptr) : counts(all) {
+  CudaEvent() {
     check(
         "cudaEventCreateWithFlags",
         cudaEventCreateWithFlags(&event, waits_block() ? cudaEventBlockingSync : cudaEventDefault));
   }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
-  ~CudaEvent() override {
-    if (count.at != nullptr) {
-      count.recorded = count.announced;
-      counts->give_back(count);
-    }
-    cudaEventDestroy(event);
-  }
+  ~CudaEvent() override { cudaEventDestroy(event); }
   void synchronize() override { check("cudaEventSynchronize", cudaEventSynchronize(event)); }
-  [[nodiscard]] bool is_reached() const {
-    const cudaError_t state = cudaEventQuery(event);
-    if (state == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    check("cudaEventQuery", state);
-    return true;
-  }
   cudaEvent_t event = nullptr;
-  Counts* counts;
-  std::mutex mutex;
-  Counts::Count count;
 };
 
 struct CudaGraph final : Graph {
@@ -132,14 +71,40 @@ struct CudaGraph final : Graph {
   cudaGraphExec_t instance = nullptr;
 };
 
-/// The list of pieces of a copy kernel, on the host and on the device. The copy owns it until its
-/// event is reached, because the host's list must not change before it is read.
-struct PieceList {
-  PieceList(Device& device, Bytes bytes)
-      : on_host(device, MemoryKind::pinned, bytes), on_device(device, MemoryKind::device, bytes) {}
-  Buffer on_host;
-  Buffer on_device;
-  CudaEvent used;
+/// Lists of pieces of copy kernels, on the host and on the device, used in turns. A list is filled
+/// again once its last copy is done. Nothing is allocated between copies, because allocation waits
+/// for the device.
+class PieceLists {
+ public:
+  using Piece = kernels::cuda::Piece;
+  static constexpr std::int64_t kPieces = 2048;
+
+  explicit PieceLists(Device& device)
+      : on_host_(device, MemoryKind::pinned, kLists * kBytes),
+        on_device_(device, MemoryKind::device, kLists * kBytes),
+        used_(kLists) {}
+
+  struct List {
+    Piece* on_host;
+    Piece* on_device;
+    CudaEvent& used;
+  };
+  [[nodiscard]] List next() {
+    const std::int64_t at = next_++ % kLists;
+    CudaEvent& used = used_[static_cast<std::size_t>(at)];
+    used.synchronize();
+    return {.on_host = on_host_.as<Piece>() + at * kPieces,
+            .on_device = on_device_.as<Piece>() + at * kPieces,
+            .used = used};
+  }
+
+ private:
+  static constexpr std::int64_t kLists = 64;
+  static constexpr Bytes kBytes{kPieces * static_cast<std::int64_t>(sizeof(Piece))};
+  Buffer on_host_;
+  Buffer on_device_;
+  std::deque<CudaEvent> used_;
+  std::int64_t next_ = 0;
 };
 
 /// An AttentionPlan of kernels on the device, and room for its parts.
@@ -173,24 +138,10 @@ struct CudaStream final : Stream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   ~CudaStream() override {
-    if (!lists.empty()) {
-      cudaStreamSynchronize(stream);
-    }
+    cudaStreamSynchronize(stream);  // queued copies use the lists
     cudaStreamDestroy(stream);
   }
   void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
-  /// A list that no copy uses any more.
-  PieceList& list_of(Device& device, Bytes bytes) {
-    const auto free = std::ranges::find_if(lists, [&](const std::unique_ptr<PieceList>& list) {
-      return list->on_host.size() >= bytes && list->used.is_reached();
-    });
-    if (free != lists.end()) {
-      return **free;
-    }
-    constexpr Bytes kLeast(4096);
-    lists.push_back(std::make_unique<PieceList>(device, std::max(kLeast, 2 * bytes)));
-    return *lists.back();
-  }
   /// Memory for products of matrices, which run one after another.
   std::byte* workspace_of(Device& device, Bytes bytes) {
     if (workspace.size() < bytes) {
@@ -199,41 +150,8 @@ struct CudaStream final : Stream {
     return workspace.data();
   }
   cudaStream_t stream = nullptr;
-  std::vector<std::unique_ptr<PieceList>> lists;
+  std::optional<PieceLists> lists;
   Buffer workspace;
-};
-
-/// Functions of the driver that the runtime lacks.
-class Driver {
- public:
-  using StreamValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-  Driver() : wait_(find("cuStreamWaitValue32")), write_(find("cuStreamWriteValue32")) {}
-
-  /// The stream waits until the number is at least `value`.
-  void wait(cudaStream_t stream, const std::uint32_t* at, std::uint32_t value) const {
-    check("cuStreamWaitValue32",
-          wait_(stream, reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WAIT_VALUE_GEQ));
-  }
-  void write(cudaStream_t stream, const std::uint32_t* at, std::uint32_t value) const {
-    check("cuStreamWriteValue32",
-          write_(stream, reinterpret_cast<CUdeviceptr>(at), value, CU_STREAM_WRITE_VALUE_DEFAULT));
-  }
-
- private:
-  static StreamValue find(const char* name) {
-    constexpr unsigned kVersion = 12000;
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    check("cudaGetDriverEntryPointByVersion",
-          cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &result));
-    if (result != cudaDriverEntryPointSuccess) {
-      throw DeviceError(fmt::format("the driver has no {}", name));
-    }
-    return reinterpret_cast<StreamValue>(function);
-  }
-
-  StreamValue wait_;
-  StreamValue write_;
 };
 
 template <class Element>
@@ -279,7 +197,6 @@ class CudaDevice final : public Device {
     workspace_ = std::min(kWorkspaceMax,
                           Bytes(static_cast<std::int64_t>(properties.totalGlobalMem) / kWorkspaces));
     products_.emplace(kDataType<Element>, static_cast<std::size_t>(workspace_.value));
-    driver_.emplace();
     const std::size_t blas_version = cublasLtGetVersion();
     info_.kind = "cuda";
     info_.name = properties.name;
@@ -319,43 +236,14 @@ class CudaDevice final : public Device {
   }
   [[nodiscard]] std::unique_ptr<Event> make_event() override {
     select();
-    return std::make_unique<CudaEvent>(&counts_);
+    return std::make_unique<CudaEvent>();
   }
   void record(Event& event, Stream& stream) override {
-    auto& mine = static_cast<CudaEvent&>(event);
-    const cudaStream_t queue = on(stream);
-    const std::lock_guard lock(mine.mutex);
-    check("cudaEventRecord", cudaEventRecord(mine.event, queue));
-    if (mine.count.at != nullptr) {
-      driver_->write(queue, mine.count.at, ++mine.count.recorded);
-      mine.count.announced = mine.count.recorded;
-    }
+    check("cudaEventRecord", cudaEventRecord(static_cast<CudaEvent&>(event).event, on(stream)));
   }
   void wait(Stream& stream, Event& event) override {
-    auto& mine = static_cast<CudaEvent&>(event);
-    const cudaStream_t queue = on(stream);
-    const std::lock_guard lock(mine.mutex);
-    if (mine.count.announced == mine.count.recorded) {
-      check("cudaStreamWaitEvent", cudaStreamWaitEvent(queue, mine.event, 0));
-    } else {
-      driver_->wait(queue, mine.count.at, mine.count.announced);
-    }
-  }
-  void announce(Event& event) override {
-    auto& mine = static_cast<CudaEvent&>(event);
-    select();  // for a new page
-    const std::lock_guard lock(mine.mutex);
-    if (mine.count.at == nullptr) {
-      mine.count = counts_.take();
-    }
-    mine.count.announced = mine.count.recorded + 1;
-  }
-  void give_up(Event& event) override {
-    auto& mine = static_cast<CudaEvent&>(event);
-    const std::lock_guard lock(mine.mutex);
-    if (mine.count.at != nullptr) {
-      std::atomic_ref(*mine.count.at).store(mine.count.announced);
-    }
+    check("cudaStreamWaitEvent",
+          cudaStreamWaitEvent(on(stream), static_cast<CudaEvent&>(event).event, 0));
   }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     float milliseconds = 0;
@@ -389,13 +277,21 @@ class CudaDevice final : public Device {
       return;
     }
     const cudaStream_t queue = on(stream);
-    const Bytes bytes(static_cast<std::int64_t>(rows.size() * sizeof(Piece)));
-    PieceList& list = static_cast<CudaStream&>(stream).list_of(*this, bytes);
-    std::ranges::copy(rows, list.on_host.template as<Piece>());
-    copy(list.on_device.data(), list.on_host.data(), bytes, stream);
-    check("copy_pieces",
-          kernels::cuda::copy_pieces(list.on_device.template as<Piece>(), std::ssize(rows), queue));
-    check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
+    std::optional<PieceLists>& lists = static_cast<CudaStream&>(stream).lists;
+    if (!lists) {
+      lists.emplace(*this);
+    }
+    for (std::span<const Piece> left = rows; !left.empty();) {
+      const auto count = std::min<std::size_t>(left.size(), PieceLists::kPieces);
+      const PieceLists::List list = lists->next();
+      std::ranges::copy(left.first(count), list.on_host);
+      copy(list.on_device, list.on_host, Bytes(static_cast<std::int64_t>(count * sizeof(Piece))),
+           stream);
+      check("copy_pieces", kernels::cuda::copy_pieces(list.on_device,
+                                                      static_cast<std::int64_t>(count), queue));
+      check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
+      left = left.subspan(count);
+    }
   }
   void gather(const RowWork& work, Stream& stream) override {
     check("gather", kernels::cuda::gather_rows(rows_of(work), on(stream)));
@@ -858,8 +754,6 @@ class CudaDevice final : public Device {
   DeviceInfo info_;
   Bytes workspace_;
   std::optional<GemmPlans> products_;
-  std::optional<Driver> driver_;
-  Counts counts_{*this};
   struct RotaryOnDevice {
     std::int64_t positions;
     Buffer cosines;

@@ -106,10 +106,6 @@ TEST_P(CudaChecks, TwoStreamsAndTwoThreadsKeepTheirOrder) {
   EXPECT_EQ(streams_lose_order(device()), "");
 }
 
-TEST_P(CudaChecks, StreamsWaitForAnnouncedEvents) {
-  EXPECT_EQ(announced_events_lose_order(device()), "");
-}
-
 TEST_P(CudaChecks, CapturedDecodeStepsComputeTheSame) {
   EXPECT_EQ(captured_steps_differ(device()), "");
 }

@@ -1,12 +1,10 @@
 #include "tests/hw/device/device_checks.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <future>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "kernels/rope_attention.hpp"
 #include "sim/core/rng.hpp"
@@ -665,41 +663,26 @@ std::string moved_pieces_differ(Device& device) {
     if (numbers_from<std::uint8_t>(device, spread.data(), bytes.size()) != expected) {
       return method == CopyMethod::engine ? "rows by the engine" : "rows by the kernel";
     }
-  }
-  return "";
-}
-
-std::string announced_events_lose_order(Device& device) {
-  constexpr int kRounds = 4;
-  constexpr Bytes kSize(4096);
-  const auto count = static_cast<std::size_t>(kSize / device.info().element);
-  const Buffer middle(device, MemoryKind::device, kSize);
-  const Buffer back(device, MemoryKind::pinned, kSize);
-  std::vector<Buffer> numbers;
-  for (int round = 0; round < kRounds; ++round) {
-    numbers.push_back(elements_on(device, random_values(count, static_cast<unsigned>(round) + 5)));
-  }
-  const auto reads = device.make_stream();
-  const auto writes = device.make_stream();
-  const auto event = device.make_event();
-  for (const Buffer& from : numbers) {
-    device.announce(*event);
-    device.wait(*reads, *event);
-    device.copy(back.data(), middle.data(), kSize, *reads);
-    const auto done = std::async(std::launch::async, [&] { reads->synchronize(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    device.copy(middle.data(), from.data(), kSize, *writes);
-    device.record(*event, *writes);
-    done.wait();
-    if (numbers_from<std::byte>(device, back.data(), static_cast<std::size_t>(kSize.value)) !=
-        numbers_from<std::byte>(device, from.data(), static_cast<std::size_t>(kSize.value))) {
-      return "a stream did not wait for an announced event";
+    // More copies than a stream queues at a time, and one of many pieces.
+    constexpr std::int64_t kCopies = 70;
+    constexpr std::int64_t kPieces = 3000;
+    const Buffer many = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+    std::vector<CopyPiece> pieces;
+    for (std::int64_t i = 0; i < kCopies + kPieces; ++i) {
+      pieces.push_back({many.data() + i * kRow, from.data() + i * kRow, Bytes(kRow)});
+    }
+    for (std::int64_t i = 0; i < kCopies; ++i) {
+      device.copy_pieces(std::span(pieces).subspan(static_cast<std::size_t>(i), 1), method,
+                         *stream);
+    }
+    device.copy_pieces(std::span(pieces).subspan(kCopies), method, *stream);
+    stream->synchronize();
+    expected.assign(bytes.size(), 0);
+    std::copy_n(bytes.begin(), (kCopies + kPieces) * kRow, expected.begin());
+    if (numbers_from<std::uint8_t>(device, many.data(), bytes.size()) != expected) {
+      return "many pieces";
     }
   }
-  device.announce(*event);
-  device.wait(*reads, *event);
-  device.give_up(*event);
-  reads->synchronize();
   return "";
 }
 

@@ -86,8 +86,4 @@ enum class Mistake { none, swapped_slots, late_positions, sees_next_token };
 /// error, or an empty text.
 [[nodiscard]] std::string streams_lose_order(Device& device);
 
-/// Waits for announced events that another thread records later, several times for each event, and
-/// for one that is given up. Returns a description of the difference, or an empty text.
-[[nodiscard]] std::string announced_events_lose_order(Device& device);
-
 }  // namespace kvtier

@@ -22,8 +22,6 @@ class ForwardingDevice : public Device {
   [[nodiscard]] std::unique_ptr<Event> make_event() override { return host_.make_event(); }
   void record(Event& event, Stream& stream) override { host_.record(event, stream); }
   void wait(Stream& stream, Event& event) override { host_.wait(stream, event); }
-  void announce(Event& event) override { host_.announce(event); }
-  void give_up(Event& event) override { host_.give_up(event); }
   [[nodiscard]] double seconds_between(const Event& first, const Event& last) const override {
     return host_.seconds_between(first, last);
   }

@@ -48,9 +48,5 @@ TEST(HostChecks, TwoStreamsAndTwoThreadsKeepTheirOrder) {
   EXPECT_EQ(streams_lose_order(host()), "");
 }
 
-TEST(HostChecks, StreamsWaitForAnnouncedEvents) {
-  EXPECT_EQ(announced_events_lose_order(host()), "");
-}
-
 }  // namespace
 }  // namespace kvtier
