@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <thread>
 
 #include "calibrate/measure.hpp"
@@ -34,7 +35,9 @@ class Server {
                   .longest_context = largest.added + largest.past},
                  target.seed),
         pool_(device_, decoder_.shape(), 2 * largest.context()),
-        stream_(device_.make_stream()) {
+        stream_(device_.make_stream()),
+        first_(device_.make_event()),
+        last_(device_.make_event()) {
     RandomStream random(target.seed, "calibrate/steps");
     slots_ = shuffled(2 * largest.context(), random);
   }
@@ -53,6 +56,25 @@ class Server {
         forward(*first, 1);
       }
       return forward(*batch, 1);
+    };
+  }
+
+  /// The host's time until a step is queued, or from the end of the device's work until the host
+  /// goes on.
+  Sample prepare_host_time(const char* variant) {
+    const auto batch = batch_of(kLong);
+    return [this, batch, submits = std::string_view(variant) == kPassSubmission] {
+      const std::int64_t begin = steady_clock().now_ns();
+      device_.record(*first_, *stream_);
+      decoder_.forward(*batch, pool_, *stream_);
+      device_.record(*last_, *stream_);
+      const std::int64_t queued = steady_clock().now_ns();
+      stream_->synchronize();
+      const std::int64_t end = steady_clock().now_ns();
+      constexpr double kNanosecond = 1e-9;
+      return submits ? static_cast<double>(queued - begin) * kNanosecond
+                     : static_cast<double>(end - begin) * kNanosecond -
+                           device_.seconds_between(*first_, *last_);
     };
   }
 
@@ -111,6 +133,8 @@ class Server {
   Decoder decoder_;
   KvPool pool_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> first_;
+  std::unique_ptr<Event> last_;
   std::vector<std::int32_t> slots_;
 };
 
@@ -124,7 +148,8 @@ Bytes memory_of_steps(const ModelConfig& model, Bytes element) {
 }
 
 /// Prefills of one request after idle time, right after another pass, and back to back. Decode
-/// iterations back to back after a prefill. A small prefill after several idle times.
+/// iterations back to back after a prefill. A small prefill after several idle times. The host's
+/// part of a prefill.
 std::vector<PlannedTable> plan_steps(const Target& target) {
   const ModelConfig& model = target.model;
   const std::int64_t element = target.device.info().element.value;
@@ -183,9 +208,22 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
                             return opened().prepare_after(std::chrono::microseconds(idle_us));
                           }});
   }
-  return {plan(kCold, After::idle, prefills), plan(kSecond, After::one_pass, seconds),
-          plan(kWarm, After::run, prefills), plan(kDecodeWarm, After::run, decodes),
-          std::move(idle)};
+  std::vector<PlannedTable> tables{
+      plan(kCold, After::idle, prefills), plan(kSecond, After::one_pass, seconds),
+      plan(kWarm, After::run, prefills), plan(kDecodeWarm, After::run, decodes), std::move(idle)};
+  for (const char* const variant : {kPassSubmission, kPassEnd}) {
+    PlannedTable host{.rules = rules_of(target), .memory = target.model_memory};
+    host.table = {.operation = OperationId::call_overhead,
+                  .variant = variant,
+                  .method = "128 new tokens after 1,024, decoder with random weights",
+                  .cache = CacheState::hot,
+                  .axes = profile_operation(OperationId::call_overhead).axes};
+    host.cells = {{.at = {}, .memory = memory, .prepare = [opened, variant] {
+                     return opened().prepare_host_time(variant);
+                   }}};
+    tables.push_back(std::move(host));
+  }
+  return tables;
 }
 
 }  // namespace kvtier::calibrate

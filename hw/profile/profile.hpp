@@ -129,6 +129,8 @@ struct ProfileOperation {
 inline constexpr const char* kEvent = "event";
 inline constexpr const char* kHandOver = "hand_over";
 inline constexpr const char* kTransfer = "transfer";
+inline constexpr const char* kPassSubmission = "pass_submission";
+inline constexpr const char* kPassEnd = "pass_end";
 /// The variant of drive_read, drive_write and drive_to_device for a drive after idle time.
 inline constexpr const char* kAfterIdle = "after_idle";
 /// Variants of model_step: the first prefill after idle time, the second one, one of several

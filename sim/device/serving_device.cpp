@@ -160,11 +160,13 @@ void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream) {
     return;
   }
   const DecoderLimits& limits = decoder.limits();
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(limits.tokens), 0);
+  const std::int64_t largest =
+      std::min({limits.tokens, limits.context, limits.requests * limits.longest_context});
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(largest), 0);
   std::vector<std::int32_t> slots(tokens.size());
   std::iota(slots.begin(), slots.end(), 0);
-  for (std::int64_t n = 1; n <= limits.tokens; ++n) {
-    if (device.gemm_rows(n) != n && n != limits.tokens) {
+  for (std::int64_t n = 1; n <= largest; ++n) {
+    if (device.gemm_rows(n) != n && n != largest) {
       continue;
     }
     DecoderBatch batch;
