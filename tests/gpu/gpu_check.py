@@ -152,7 +152,7 @@ class Check:
         folder = self.configs / "validation"
         if self.options.quick:
             # The matrix sets sizes of its own.
-            given = [*SHORT, "/hardware/dram/capacity=512KiB", "/hardware/ssd/capacity=8MiB"]
+            given = [*SHORT, "/hardware/dram/capacity=512KiB", "/hardware/ssd/capacity=8MiB", "/system/save/write_buffer=16MiB"]
             given += TINY if self.on_cuda else []
             config, only = folder / "matrix.json", f"3x,{system}"
         else:
