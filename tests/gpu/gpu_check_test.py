@@ -48,7 +48,9 @@ PROBE = {"schema": "kvtier.device_probe/1", "device": "A GPU", "driver": "1.2", 
 BENCH = {"schema": "kvtier.attention_bench/2", "batch": 1, "query_heads": 32, "kv_heads": 8, "head_dim": 128,
          "cells": [{"new_tokens": 16, "past_tokens": 65536, "kv_bytes": 268000000, "multi_query": TIME}]}
 PROFILE = {"format": "kvtier.profile/3", "provenance": {"notes": ["a note"], "libraries": {"cudart": "13.0"}},
-           "device": {"name": "A GPU", "driver": "CUDA 13.0"}, "tables": [{"operation": "gemm", "cells": [1, 2]}]}
+           "device": {"name": "A GPU", "driver": "CUDA 13.0"}, "tables": [
+               {"operation": "gemm", "variant": "qkv", "method": "a call", "axes": ["tokens"], "cells": [
+                   {"at": [1], "median_seconds": 5e-5}, {"at": [2048], "median_seconds": 2e-3}], "left_out": []}]}
 ROW = {"metric": "ttft_seconds.p50", "simulated": 0.020, "measured": 0.025, "error": -0.2, "simulated_at_pace": 0.024,
        "error_at_pace": -0.04, "band": 0.1, "in_band": False}
 VALIDATION = {"points": [{"validation": {"occupied_fraction": 0.5, "pace": {"prefill": 1.25, "decode": 1.5}, "in_band": False,
@@ -135,7 +137,8 @@ class GpuCheck(unittest.TestCase):
         self.assertFalse(list(self.folder.glob("gpu-check-*")))
         page = self.page("--profiles", self.folder / "stored.json")
         for text in ("All steps ran.", "| device | A GPU |", "| 21 | 1,234 |", "1.000 (33.5)", "| 1-lru | 127 | 12.5 | 50 | 1.250",
-                     "| 1-car | TTFT p50 | 20.0 ms | 25.0 ms | -20.0 % | out | 24.0 ms | -4.0 % |", "* cells: gemm 2"):
+                     "| 1-car | TTFT p50 | 20.0 ms | 25.0 ms | -20.0 % | out | 24.0 ms | -4.0 % |", "* a note",
+                     "| gemm | qkv | a call | 2 | 0 | tokens 1: 50 | tokens 2,048: 2,000 |"):
             self.assertIn(text, page)
         self.assertEqual(json.loads((self.folder / "stored.json").read_text()), PROFILE)
 

@@ -150,12 +150,24 @@ def profile_lines(results):
     profile, whole = profile_of(results)
     if not profile:
         return []
-    cells = {}
-    for table in profile["tables"]:
-        cells[table["operation"]] = cells.get(table["operation"], 0) + len(table.get("cells", []))
     lines = [] if whole else ["The calibration was interrupted. Its finished cells are the profile."]
-    lines += list(profile.get("provenance", {}).get("notes", []))
-    return lines + ["cells: " + ", ".join(f"{name} {count}" for name, count in cells.items())]
+    return lines + list(profile.get("provenance", {}).get("notes", []))
+
+
+def profile_table(results):
+    """A row for each table: its cells, and the smallest and the largest of them."""
+    profile, _ = profile_of(results)
+
+    def shown(table, cell):
+        at = ", ".join(f"{axis} {number(value)}" for axis, value in zip(table["axes"], cell["at"]))
+        return f"{at}: {number(cell['median_seconds'] * 1e6)}" if at else number(cell["median_seconds"] * 1e6)
+    rows = []
+    for table in (profile or {}).get("tables", []):
+        cells = sorted(table["cells"], key=lambda cell: cell["at"])
+        ends = [shown(table, cells[0]), shown(table, cells[-1])] if cells else ["", ""]
+        rows.append([table["operation"], table["variant"], table["method"], number(len(cells)),
+                     number(len(table.get("left_out", []))), *ends])
+    return ["operation", "variant", "method", "cells", "left out", "first cell, us", "last cell, us"], rows
 
 
 def clocks(results):
@@ -217,7 +229,10 @@ def short(step, results):
     if step == "attention":
         return plain(*attention_table(results), "-- ms (GB/s of one KV head); heads, kernels")
     if step == "calibrate":
-        return profile_lines(results)
+        cells = {}
+        for row in profile_table(results)[1]:
+            cells[row[0]] = cells.get(row[0], 0) + int(row[3].replace(",", ""))
+        return profile_lines(results) + [", ".join(f"{name} {count}" for name, count in cells.items())]
     if step == "validate":
         return plain(["run", "slots", "paces", "hits s/m, %", "p50 s/m, ms", "error, at pace", "p90 s/m, ms", "error, at pace",
                       "TPOT s/m, ms"], [brief(name, one) for name, one in validations(results)])
@@ -287,7 +302,7 @@ def page(results):
                   "One request and one layer, in random slots: milliseconds, and in brackets GB/s of one KV head. The limit only reads "
                   "the KV.", "", *markdown(header, rows)]
     summary = profile_lines(results)
-    lines += ["## Calibration", "", *(f"* {line}" for line in summary), ""] if summary else []
+    lines += ["## Calibration", "", *(f"* {line}" for line in summary), "", *markdown(*profile_table(results))] if summary else []
     runs, metrics = validation_tables(results)
     if runs[1]:
         lines += ["## Simulated beside measured", "",
