@@ -71,7 +71,7 @@ done; \
 rm -f "$$log"
 endef
 
-.PHONY: help setup setup-demo setup-dev build program demo test python python-tools wheel test-python check-validation check-report check-engines notebooks docs faults asan tsan cuda-emulation machine-code flashinfer gpu-check fuzz bench format check-format tidy clean
+.PHONY: help setup setup-demo setup-dev build program demo test python python-tools wheel test-python check-validation check-report check-engines notebooks docs faults asan tsan cuda-emulation machine-code flashinfer gpu-check gpu-carry fuzz bench format check-format tidy clean
 
 help:
 	@echo 'make build         install what is missing, build into build/release'
@@ -95,7 +95,8 @@ help:
 	@echo 'make machine-code  build the CUDA module, check the machine code of the attention kernels (nvcc; needs PyPI)'
 	@echo 'make flashinfer  build the CUDA module with FlashInfer's attention beside its own, into build/flashinfer (nvcc; needs PyPI)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
-	@echo 'make gpu-check     build with CUDA, check and measure a GPU in steps of nine minutes; continues an earlier call (STEP=, MINUTES=, DEVICE=)'
+	@echo 'make gpu-check     build with CUDA, check and measure a GPU in eight minutes, results in build/gpu-check (STEPS= SCALE= DEVICE= STORAGE=)'
+	@echo 'make gpu-carry     pack the same for a machine with a GPU and no compiler, into build/gpu (GPU_CARRY=)'
 	@echo 'make bench         build, then run the micro-benchmarks'
 	@echo 'make setup         install the missing Debian packages only'
 	@echo 'make setup-dev     the same, with clang-format, clang-tidy and valgrind'
@@ -269,15 +270,26 @@ fuzz: setup
 	  grep -E '^stat::(number_of_executed_units|peak_rss_mb)' $$log; \
 	done
 
-# GPU_OUT keeps the state and the results. STORAGE is a folder on the drive to use.
+# GPU_OUT gets the results. STORAGE is a folder on the drive to use.
 DEVICE ?= cuda:0
 GPU_OUT ?= build/gpu-check
 STORAGE ?= $(GPU_OUT)
+GPU_CARRY ?= build/gpu
+GPU_PROGRAMS := kvtier kvtier_cuda kvtier_attention_bench kvtier_device_probe tests_hw_device_cuda_device_test
 gpu-check: setup
 	cmake --preset cuda
-	cmake --build --preset cuda -j $(JOBS) --target kvtier kvtier_cuda kvtier_attention_bench tests_hw_device_cuda_device_test
+	cmake --build --preset cuda -j $(JOBS) --target $(GPU_PROGRAMS)
+	mkdir -p $(STORAGE)
 	python3 tests/gpu/gpu_check.py --bin build/cuda/bin --tests build/cuda/tests/tests_hw_device_cuda_device_test \
-	  --out $(GPU_OUT) --storage $(STORAGE) --device $(DEVICE) $(if $(STEP),--step $(STEP)) $(if $(MINUTES),--minutes $(MINUTES))
+	  --out $(GPU_OUT) --storage $(STORAGE) --device $(DEVICE) $(if $(STEPS),--steps $(STEPS)) $(if $(SCALE),--scale $(SCALE))
+
+# A module with FlashInfer travels, too, if `make flashinfer` has fetched its headers.
+gpu-carry: setup
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS) --target $(GPU_PROGRAMS)
+	@if [ -e $(FLASHINFER)/packages/installed ]; then $(MAKE) flashinfer; fi
+	python3 tests/gpu/gpu_carry.py --build build/cuda --out $(GPU_CARRY) \
+	  `[ ! -e $(FLASHINFER)/packages/installed ] || echo --flashinfer $(FLASHINFER)/build/lib/kvtier/kvtier_cuda.so`
 
 bench: build
 	build/release/bin/kvtier_bench

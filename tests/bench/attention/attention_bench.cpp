@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -27,27 +28,39 @@ struct Options {
   std::string device = "cpu";
   bool float16 = false;
   std::int64_t batch = 32;
-  std::int64_t added = 8;
+  std::vector<std::int64_t> added{8};
   std::vector<std::int64_t> past;
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 128;
   double seconds = 1;
+  std::vector<std::string> ways;
   std::string json;
 };
 
 /// Columns of the table.
-enum Way { multi_query, multi_query_rope, copy_out, contiguous, single_query, gather_limit, kWays };
+enum Way {
+  multi_query,
+  multi_query_rope,
+  copy_out,
+  contiguous,
+  single_query,
+  gather_limit,
+  flashinfer,
+  kWays
+};
 constexpr const char* kNames[kWays] = {"multi_query", "multi_query_rope", "copy_out",
-                                       "contiguous",  "single_query",     "gather_limit"};
+                                       "contiguous",  "single_query",     "gather_limit",
+                                       "flashinfer"};
 
 /// One layer's KV of a batch in random slots, and what attends to it.
 class Scene {
  public:
-  Scene(Device& device, const Options& options, std::int64_t past)
+  Scene(Device& device, const Options& options, std::int64_t added, std::int64_t past)
       : device_(device),
         options_(options),
-        context_(past + options.added),
+        added_(added),
+        context_(past + added),
         tokens_(options.batch * context_),
         shape_{.layers = 1,
                .query_heads = options.query_heads,
@@ -64,12 +77,23 @@ class Scene {
     in_order_ = calibrate::on_device<std::int32_t>(device, in_order);
     folded_ = Buffer(device, MemoryKind::device, Bytes(4 * tokens_));
     const std::int64_t row = options.query_heads * options.head_dim;
-    const Bytes size = options.batch * options.added * row * device.info().element;
+    const Bytes size = options.batch * added * row * device.info().element;
     queries_ = Buffer(device, MemoryKind::device, size);
     calibrate::fill_random(device, queries_, random);
     output_ = Buffer(device, MemoryKind::device, size);
-    whole_ = begins(context_, options.added);
+    whole_ = begins(context_, added, AttentionLibrary::own);
+    for (int way = 0; way < kWays; ++way) {
+      if (wants(static_cast<Way>(way))) {
+        ways_.push_back(static_cast<Way>(way));
+      }
+    }
+    if (measures(flashinfer)) {
+      with_flashinfer_ = begins(context_, added, AttentionLibrary::flashinfer);
+    }
   }
+
+  /// Those to measure, in the order of their columns.
+  [[nodiscard]] const std::vector<Way>& ways() const { return ways_; }
 
   /// Bytes of K and V if the batch reads each once.
   [[nodiscard]] Bytes kv_bytes() const { return tokens_ * pool_.row_bytes(); }
@@ -89,6 +113,11 @@ class Scene {
         return attend_one_by_one(stream);
       case gather_limit:
         return device_.fold(rows(folded_.data()), stream);
+      case flashinfer: {
+        AttentionWork one = work(pool_, slots_);
+        one.plan = with_flashinfer_.plan.get();
+        return device_.attention(one, stream);
+      }
       case kWays:
         break;
     }
@@ -109,7 +138,10 @@ class Scene {
     // Behind it the packed side has the same KV for `contiguous`.
     const std::vector<float> copied = result(copy_out);
     const double tolerance = device_.info().element == Bytes(4) ? 1e-5 : 1e-2;
-    for (const Way way : {multi_query, contiguous, single_query}) {
+    for (const Way way : {multi_query, contiguous, single_query, flashinfer}) {
+      if (!measures(way)) {
+        continue;
+      }
       const std::vector<float> values =
           way == single_query ? in_token_order(result(way)) : result(way);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -130,7 +162,7 @@ class Scene {
     std::unique_ptr<AttentionPlan> plan;
   };
   /// For each request: contexts of so many tokens, so many queries.
-  Begins begins(std::int64_t context, std::int64_t queries) {
+  Begins begins(std::int64_t context, std::int64_t queries, AttentionLibrary library) {
     std::vector<std::int64_t> context_begin;
     std::vector<std::int64_t> query_begin;
     for (std::int64_t r = 0; r <= options_.batch; ++r) {
@@ -141,14 +173,28 @@ class Scene {
                .queries = calibrate::on_device<std::int64_t>(device_, query_begin),
                .plan = nullptr};
     const auto stream = device_.make_stream();
-    device_.plan_attention(all.plan, AttentionLibrary::own,
-                           {.query_heads = shape_.query_heads,
-                            .kv_heads = shape_.kv_heads,
-                            .head_dim = shape_.head_dim},
-                           context_begin, query_begin, *stream);
+    device_.plan_attention(all.plan, library, shape_of_heads(), context_begin, query_begin,
+                           *stream);
     stream->synchronize();
     return all;
   }
+
+  [[nodiscard]] kernels::PagedAttentionShape shape_of_heads() const {
+    return {.query_heads = shape_.query_heads,
+            .kv_heads = shape_.kv_heads,
+            .head_dim = shape_.head_dim,
+            .kv_stride = 2 * shape_.kv_heads * shape_.head_dim};
+  }
+
+  /// Without a list, all ways that the device has.
+  [[nodiscard]] bool wants(Way way) const {
+    if (way == flashinfer &&
+        !device_.has_attention(AttentionLibrary::flashinfer, shape_of_heads())) {
+      return false;
+    }
+    return options_.ways.empty() || std::ranges::count(options_.ways, kNames[way]) > 0;
+  }
+  [[nodiscard]] bool measures(Way way) const { return std::ranges::count(ways_, way) > 0; }
 
   void fill(const KvPool& pool, RandomStream& random) {
     Buffer values(device_, MemoryKind::device, pool.layer_bytes());
@@ -167,10 +213,7 @@ class Scene {
   }
 
   [[nodiscard]] AttentionWork work(const KvPool& pool, const Buffer& slots) const {
-    AttentionWork work{.shape = {.query_heads = shape_.query_heads,
-                                 .kv_heads = shape_.kv_heads,
-                                 .head_dim = shape_.head_dim,
-                                 .kv_stride = 2 * shape_.kv_heads * shape_.head_dim},
+    AttentionWork work{.shape = shape_of_heads(),
                        .queries = queries_.data(),
                        .keys = pool.layer(0),
                        .values = pool.layer(0) + pool.row_bytes().value / 2,
@@ -193,31 +236,32 @@ class Scene {
   /// Query i of every request with the tokens up to it.
   void attend_one_by_one(Stream& stream) {
     if (shorter_.empty()) {
-      for (std::int64_t i = 0; i < options_.added; ++i) {
+      for (std::int64_t i = 0; i < added_; ++i) {
         std::vector<std::int32_t> slots;
         std::vector<std::int32_t> all(static_cast<std::size_t>(tokens_));
         device_.copy(all.data(), slots_.data(), slots_.size(), stream);
         stream.synchronize();
-        const std::int64_t length = context_ - options_.added + i + 1;
+        const std::int64_t length = context_ - added_ + i + 1;
         for (std::int64_t r = 0; r < options_.batch; ++r) {
           const auto begin = all.begin() + r * context_;
           slots.insert(slots.end(), begin, begin + length);
         }
-        shorter_.push_back({calibrate::on_device<std::int32_t>(device_, slots), begins(length, 1)});
+        shorter_.push_back({calibrate::on_device<std::int32_t>(device_, slots),
+                            begins(length, 1, AttentionLibrary::own)});
       }
     }
     const Bytes step =
         options_.batch * shape_.query_heads * shape_.head_dim * device_.info().element;
-    for (std::int64_t i = 0; i < options_.added; ++i) {
+    for (std::int64_t i = 0; i < added_; ++i) {
       const Step& s = shorter_[static_cast<std::size_t>(i)];
       AttentionWork one = work(pool_, s.slots);
-      one.context_max = context_ - options_.added + i + 1;
+      one.context_max = context_ - added_ + i + 1;
       one.plan = s.begins.plan.get();
       one.batch.context_begin = s.begins.contexts.as<std::int64_t>();
       // The queries of one step lie together, as those of a batch do.
       one.batch.query_begin = s.begins.queries.as<std::int64_t>();
       // Rows [step][request] here, [request][step] in the other ways.
-      one.shape.query_stride = options_.added * shape_.query_heads * shape_.head_dim;
+      one.shape.query_stride = added_ * shape_.query_heads * shape_.head_dim;
       one.queries = queries_.data() +
                     (i * shape_.query_heads * shape_.head_dim * device_.info().element).value;
       one.output = output_.data() + (i * step).value;
@@ -228,10 +272,10 @@ class Scene {
   [[nodiscard]] std::vector<float> in_token_order(const std::vector<float>& steps) const {
     std::vector<float> values(steps.size());
     const std::int64_t row = shape_.query_heads * shape_.head_dim;
-    for (std::int64_t i = 0; i < options_.added; ++i) {
+    for (std::int64_t i = 0; i < added_; ++i) {
       for (std::int64_t r = 0; r < options_.batch; ++r) {
         std::copy_n(steps.begin() + (i * options_.batch + r) * row, row,
-                    values.begin() + (r * options_.added + i) * row);
+                    values.begin() + (r * added_ + i) * row);
       }
     }
     return values;
@@ -244,6 +288,7 @@ class Scene {
 
   Device& device_;
   const Options& options_;
+  std::int64_t added_;
   std::int64_t context_;
   std::int64_t tokens_;
   DecoderShape shape_;
@@ -255,6 +300,8 @@ class Scene {
   Buffer queries_;
   Buffer output_;
   Begins whole_;
+  Begins with_flashinfer_;
+  std::vector<Way> ways_;
   std::vector<Step> shorter_;
 };
 
@@ -264,7 +311,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--device", o.device, "cpu or cuda:N")->capture_default_str();
   app.add_flag("--float16", o.float16, "float16 instead of bfloat16 on a GPU");
   app.add_option("--batch", o.batch, "requests")->capture_default_str();
-  app.add_option("--new", o.added, "new tokens of each request")->capture_default_str();
+  app.add_option("--new", o.added, "new tokens of each request; a table for each number")
+      ->capture_default_str();
   app.add_option("--past", o.past,
                  "lengths of the past (1024 to 16384 by 2; 1024 to 4096 on the host)")
       ->delimiter(',');
@@ -273,6 +321,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--head-dim", o.head_dim, "")->capture_default_str();
   app.add_option("--seconds", o.seconds, "for each cell, or longer if six runs take longer")
       ->capture_default_str();
+  app.add_option("--ways", o.ways, "columns to measure (all)")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kNames), std::end(kNames))));
   app.add_option("--json", o.json, "file for the figures");
   try {
     app.parse(argc, argv);
@@ -288,79 +338,96 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
+/// The median of one way, by rules that a disturbed machine relaxes.
+nlohmann::ordered_json measured(Device& device, const Options& o, Scene& scene, Way way) {
+  calibrate::StreamTimer timer(device);
+  const auto sample = [&] {
+    return timer.seconds([&](Stream& stream, std::int64_t) { scene.queue(way, stream); });
+  };
+  constexpr int kFewest = 5;
+  constexpr double kPatience = 10;
+  calibrate::StopRules rules{.warm_up = 1,
+                             .samples_min = kFewest,
+                             .samples_max = 200,
+                             .relative_error = 0.01,
+                             .budget_seconds = std::max(o.seconds, (kFewest + 1) * sample())};
+  calibrate::SchedulerMonitor quiet;
+  calibrate::NoMonitor none;
+  const auto measure = [&](calibrate::DisturbanceMonitor& monitor) {
+    return calibrate::measure(rules, 0, sample, calibrate::steady_clock(), monitor, [] {});
+  };
+  calibrate::Measured found;
+  try {
+    found = measure(quiet);
+  } catch (const calibrate::OverBudget&) {
+    // Other work may have delayed one sample for longer than a short budget.
+    rules.budget_seconds *= kPatience;
+    found = measure(none);
+  }
+  const bool disturbed = found.n == 0;
+  if (disturbed) {
+    found = measure(none);
+  }
+  const auto bytes = static_cast<double>(scene.kv_bytes().value);
+  fmt::print("{:>25}", fmt::format("{:.3f} ({:.1f}){}", found.median_seconds * 1e3,
+                                   bytes / found.median_seconds * 1e-9, disturbed ? "*" : ""));
+  std::fflush(stdout);
+  return {{"p25_seconds", found.p25_seconds},
+          {"median_seconds", found.median_seconds},
+          {"p75_seconds", found.p75_seconds},
+          {"samples", found.n},
+          {"disturbed", disturbed}};
+}
+
 void run(const Options& o) {
   DeviceName name = parse_device_name(o.device);
   name.element = o.float16 ? ElementType::float16 : ElementType::bfloat16;
   const std::unique_ptr<Device> device = open_device(name);
   const DeviceInfo& info = device->info();
-  fmt::print("{} ({}), batch {}, {} new tokens, {} query heads on {} KV heads of {}, one layer\n",
-             info.name, info.kind, o.batch, o.added, o.query_heads, o.kv_heads, o.head_dim);
-  fmt::print("median milliseconds; GB/s of KV in brackets\n{:>8}", "past");
-  for (const char* column : kNames) {
-    fmt::print("{:>25}", column);
-  }
-  fmt::print("\n");
-  nlohmann::ordered_json json{{"schema", "kvtier.attention_bench/1"},
+  fmt::print("{} ({}), batch {}, {} query heads on {} KV heads of {}, one layer\n", info.name,
+             info.kind, o.batch, o.query_heads, o.kv_heads, o.head_dim);
+  fmt::print("median milliseconds; GB/s of KV in brackets\n");
+  nlohmann::ordered_json json{{"schema", "kvtier.attention_bench/2"},
                               {"device", info.name},
                               {"kind", info.kind},
                               {"element_bytes", info.element.value},
                               {"batch", o.batch},
-                              {"new_tokens", o.added},
                               {"query_heads", o.query_heads},
                               {"kv_heads", o.kv_heads},
                               {"head_dim", o.head_dim},
                               {"cells", nlohmann::ordered_json::array()}};
-  for (const std::int64_t past : o.past) {
-    const Bytes needed =
-        3 * o.batch * (past + o.added) * 2 * o.kv_heads * o.head_dim * info.element;
-    if (needed > device->free_memory(MemoryKind::device)) {
-      fmt::print("{:>8}  too little memory\n", past);
-      continue;
-    }
-    Scene scene(*device, o, past);
-    scene.verify();
-    const auto bytes = static_cast<double>(scene.kv_bytes().value);
-    nlohmann::ordered_json cell{{"past_tokens", past}, {"kv_bytes", scene.kv_bytes().value}};
-    fmt::print("{:>8}", past);
-    for (int way = 0; way < kWays; ++way) {
-      calibrate::StreamTimer timer(*device);
-      const auto sample = [&] {
-        return timer.seconds(
-            [&](Stream& stream, std::int64_t) { scene.queue(static_cast<Way>(way), stream); });
-      };
-      constexpr int kFewest = 5;
-      const calibrate::StopRules rules{
-          .warm_up = 1,
-          .samples_min = kFewest,
-          .samples_max = 200,
-          .relative_error = 0.01,
-          .budget_seconds = std::max(o.seconds, (kFewest + 1) * sample())};
-      calibrate::SchedulerMonitor quiet;
-      calibrate::NoMonitor none;
-      const auto measure = [&](calibrate::DisturbanceMonitor& monitor) {
-        return calibrate::measure(rules, 0, sample, calibrate::steady_clock(), monitor, [] {});
-      };
-      calibrate::Measured found = measure(quiet);
-      const bool disturbed = found.n == 0;
-      if (disturbed) {
-        found = measure(none);
+  for (const std::int64_t added : o.added) {
+    bool headed = false;
+    for (const std::int64_t past : o.past) {
+      const Bytes needed =
+          3 * o.batch * (past + added) * 2 * o.kv_heads * o.head_dim * info.element;
+      if (needed > device->free_memory(MemoryKind::device)) {
+        fmt::print("{:>8}{:>8}  too little memory\n", added, past);
+        continue;
       }
-      fmt::print("{:>25}", fmt::format("{:.2f} ({:.1f}){}", found.median_seconds * 1e3,
-                                       bytes / found.median_seconds * 1e-9, disturbed ? "*" : ""));
-      std::fflush(stdout);
-      cell[kNames[way]] = {{"p25_seconds", found.p25_seconds},
-                           {"median_seconds", found.median_seconds},
-                           {"p75_seconds", found.p75_seconds},
-                           {"samples", found.n},
-                           {"disturbed", disturbed}};
+      Scene scene(*device, o, added, past);
+      scene.verify();
+      if (!std::exchange(headed, true)) {
+        fmt::print("{:>8}{:>8}", "new", "past");
+        for (const Way way : scene.ways()) {
+          fmt::print("{:>25}", kNames[way]);
+        }
+        fmt::print("\n");
+      }
+      nlohmann::ordered_json cell{
+          {"new_tokens", added}, {"past_tokens", past}, {"kv_bytes", scene.kv_bytes().value}};
+      fmt::print("{:>8}{:>8}", added, past);
+      for (const Way way : scene.ways()) {
+        cell[kNames[way]] = measured(*device, o, scene, way);
+      }
+      fmt::print("\n");
+      json["cells"].push_back(std::move(cell));
+      if (!o.json.empty()) {
+        write_text_output(o.json, json.dump(2) + "\n");
+      }
     }
-    fmt::print("\n");
-    json["cells"].push_back(std::move(cell));
   }
   fmt::print("* other work ran on the machine during every sample\n");
-  if (!o.json.empty()) {
-    write_text_output(o.json, json.dump(2) + "\n");
-  }
 }
 
 }  // namespace
