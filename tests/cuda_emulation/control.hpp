@@ -15,6 +15,8 @@ struct Counters {
   /// Copies that were queued, two-dimensional ones as one.
   std::int64_t copies;
   std::int64_t blas_calls;
+  /// Products of warpgroups, once for each warp.
+  std::int64_t products;
   /// Handles and allocations that are there now.
   std::int64_t streams;
   std::int64_t events;
