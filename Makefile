@@ -30,7 +30,7 @@ DOCS := build/docs
 MACHINE_CODE := build/machine-code
 FLASHINFER := build/flashinfer
 # Architectures that FlashInfer's kernels are compiled for; each takes a minute.
-FLASHINFER_ARCHITECTURES ?= 90
+FLASHINFER_ARCHITECTURES ?= 90a
 NOTEBOOK_SWEEPS := policies-by-capacity dram-capacity systems
 DEMO_SYSTEMS := vllm,vllm_cpu_offload,vllm_lmcache,sglang_hicache
 

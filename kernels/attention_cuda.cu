@@ -63,8 +63,9 @@ __device__ Eight unpack(const uint4& bits) {
   return {{a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y}};
 }
 
+// Inline, because GCC's thread sanitizer does not see a call whose result goes to memory.
 template <class Element>
-__device__ uint4 pack(const Eight& eight) {
+__device__ __forceinline__ uint4 pack(const Eight& eight) {
   const float(&x)[8] = eight.x;
   return {pack<Element>(x[0], x[1]), pack<Element>(x[2], x[3]), pack<Element>(x[4], x[5]),
           pack<Element>(x[6], x[7])};
@@ -114,6 +115,15 @@ template <int head_dim>
 __device__ unsigned char* chunk_at(unsigned char* tile, int row, int chunk) {
   return tile + row * (head_dim * kElementBytes) + (chunk ^ (row & 7)) * 16;
 }
+
+/// A tile of rows for ldmatrix.
+template <int head_dim>
+struct RowTile {
+  unsigned char* begin;
+  __device__ unsigned char* at(int row, int chunk) const {
+    return chunk_at<head_dim>(begin, row, chunk);
+  }
+};
 
 /// 8 numbers of a stored tile. ldmatrix never reads 8-bit numbers, so they are stored in order.
 template <class Element, class Kv, int head_dim>
@@ -216,10 +226,10 @@ __device__ std::int64_t head_at(const Place<Element, Kv>& place, int row, std::i
 
 /// Loads the query rows of an item into a tile of `rows` rows, rotated to position turning(row).
 /// Rows with a negative position and rows after the last become zeros.
-template <class Element, class Kv, int head_dim, class Turning>
+template <class Element, class Kv, int head_dim, class Tile, class Turning>
 __device__ void load_queries(const AttentionCall<Element, Kv>& call,
                              const Place<Element, Kv>& place, const AttentionItem& item,
-                             unsigned char* tile, int rows, int thread, int threads,
+                             const Tile& tile, int rows, int thread, int threads,
                              const Turning& turning) {
   constexpr int kPairs = head_dim / 16;
   const int pairs = place.width / 16;
@@ -246,8 +256,8 @@ __device__ void load_queries(const AttentionCall<Element, Kv>& call,
         high = pack<Element>(second);
       }
     }
-    *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk)) = low;
-    *reinterpret_cast<uint4*>(chunk_at<head_dim>(tile, row, chunk + pairs)) = high;
+    *reinterpret_cast<uint4*>(tile.at(row, chunk)) = low;
+    *reinterpret_cast<uint4*>(tile.at(row, chunk + pairs)) = high;
   }
 }
 
@@ -354,7 +364,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
     load_next(stage);
   }
   if (!turns) {
-    load_queries<Element, Kv, head_dim>(call, place, item, queries, columns,
+    load_queries<Element, Kv, head_dim>(call, place, item, RowTile<head_dim>{queries}, columns,
                                         static_cast<int>(threadIdx.x), kThreads,
                                         [](int) { return 0; });
     __syncthreads();
@@ -397,7 +407,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(AttentionCall<Element,
       turn_keys<Element, Kv, head_dim>(keys, kConverts ? converted : keys, kKeys, lane, kWarp,
                                        place.width, call.angles, 0, kKeys - 1);
       load_queries<Element, Kv, head_dim>(
-          call, place, item, queries, columns, lane, kWarp, [&](int row) {
+          call, place, item, RowTile<head_dim>{queries}, columns, lane, kWarp, [&](int row) {
             return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1 - first_key;
           });
       __syncwarp();
@@ -617,7 +627,7 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
     __syncthreads();
   }
   load_queries<Element, Kv, head_dim>(
-      call, place, item, queries, kRows, thread, kThreads,
+      call, place, item, RowTile<head_dim>{queries}, kRows, thread, kThreads,
       [&](int row) { return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1; });
 
   /// For the lane's two rows in each 16.
@@ -818,6 +828,314 @@ __global__ void __launch_bounds__(kThreads) prefill_kernel(AttentionCall<Element
   }
 }
 
+// ---- Prefill with wgmma ----
+
+/// Whether GPUs with wgmma use it. If not, they run prefill_kernel, as other GPUs do.
+constexpr bool kUsesWarpgroups = true;
+
+/// A tile of 128 rows of 128 numbers for wgmma: the first 64 numbers of all rows, then the last 64.
+struct HalvedTile {
+  static constexpr unsigned kHalf = WarpgroupTiles::kTileBytes / 2;
+  static constexpr unsigned kRow = 128;
+  static constexpr unsigned kEightRows = 8 * kRow;
+  /// Between numbers k and k + 16 of a row, within its half.
+  static constexpr unsigned kStep = 16 * kElementBytes;
+
+  unsigned char* begin;
+  __device__ unsigned char* at(int row, int chunk) const {
+    return begin + chunk / 8 * kHalf + row * kRow + ((chunk ^ row) & 7) * 16;
+  }
+};
+
+/// One block for one item and KV head, after FlashAttention-3 without its producers. Each of two
+/// warpgroups has 64 query rows. The scores of the next tile of keys and the sums of this one are
+/// products in flight while threads copy, rotate and compute the softmax.
+template <class Element>
+__device__ void prefill_by_warpgroups(const AttentionCall<Element, Element>& call) {
+  using Tiles = WarpgroupTiles;
+  constexpr int kKeys = Tiles::kKeys;
+  constexpr int kSteps = kKeys / 16;
+  static_assert(kSteps == Tiles::kHeadDim / 16);
+  constexpr int kChunks = 8;  // of a half
+  constexpr int kRowsOfCopy = Tiles::kThreads / kChunks;
+  constexpr int kCopies = kKeys / kRowsOfCopy;
+
+  const AttentionItem item = call.lists.prefill[blockIdx.x / call.shape.kv_heads];
+  const Place<Element, Element> place = place_of(call, item);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const bool turns = call.angles.cosines != nullptr;
+  const int tiles = (item.key_end - item.key_begin + kKeys - 1) / kKeys;
+  unsigned char* const shared = dynamic_shared_swizzled();
+  const HalvedTile queries{shared};
+  const auto keys_of = [&](int tile) {
+    return HalvedTile{shared + (1 + tile % Tiles::kKeyStages) * Tiles::kTileBytes};
+  };
+  const auto values_of = [&](int tile) {
+    return HalvedTile{shared +
+                      (1 + Tiles::kKeyStages + tile % Tiles::kValueStages) * Tiles::kTileBytes};
+  };
+
+  // A thread copies the same chunk of both halves of its rows. They hold pairs of a rotation, which
+  // it can therefore rotate before any barrier.
+  const int own_row = thread / kChunks;
+  const int own_chunk = thread % kChunks;
+  const auto own_of = [&](const HalvedTile& tile, int i) {
+    return tile.at(own_row, own_chunk) + i * kRowsOfCopy * HalvedTile::kRow;
+  };
+  // The slots of the next tile to copy, -1 after the last key. They are read early, because copies
+  // wait for them.
+  struct Slots {
+    int of[kCopies];
+  };
+  Slots key_slots;
+  Slots value_slots;
+  const auto read_slots = [&](Slots& slots, int tile) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int key = item.key_begin + tile * kKeys + own_row + i * kRowsOfCopy;
+      slots.of[i] = key < item.key_end ? place.slots[key] : -1;
+    }
+  };
+  const auto copy = [&](const Element* from, const HalvedTile& to, Slots& slots, int tile) {
+    if (tile < tiles) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        const bool reads = slots.of[i] >= 0;
+        const Element* const head =
+            from + (reads ? slots.of[i] * call.shape.kv_stride : 0) + own_chunk * 8;
+        unsigned char* const own = own_of(to, i);
+        copy_async(own, head, reads);
+        copy_async(own + HalvedTile::kHalf, head + Tiles::kHeadDim / 2, reads);
+      }
+      read_slots(slots, tile + 1);
+    }
+    commit_copies();
+  };
+  const auto copy_keys = [&](int tile) { copy(place.keys, keys_of(tile), key_slots, tile); };
+  const auto copy_values = [&](int tile) {
+    copy(place.values, values_of(tile), value_slots, tile);
+  };
+  const auto turn_own_keys = [&](int tile) {
+    if (tile < tiles) {
+#pragma unroll 1
+      for (int i = 0; i < kCopies; ++i) {
+        const std::int64_t key = item.key_begin + tile * kKeys + own_row + i * kRowsOfCopy;
+        const std::int64_t position = key < item.key_end ? key : item.key_end - 1;
+        auto* const low = reinterpret_cast<uint4*>(own_of(keys_of(tile), i));
+        auto* const high = low + HalvedTile::kHalf / sizeof(uint4);
+        Eight first = unpack<Element>(*low);
+        Eight second = unpack<Element>(*high);
+        turn(first, second, call.angles, position * (Tiles::kHeadDim / 2) + own_chunk * 8);
+        *low = pack<Element>(first);
+        *high = pack<Element>(second);
+      }
+    }
+  };
+  read_slots(key_slots, 0);
+  read_slots(value_slots, 0);
+  copy_keys(0);
+  copy_keys(1);
+  copy_values(0);
+  copy_keys(2);
+  load_queries<Element, Element, Tiles::kHeadDim>(
+      call, place, item, queries, Tiles::kRows, thread, Tiles::kThreads,
+      [&](int row) { return static_cast<std::int64_t>(seen_by(place, item.first_row + row)) - 1; });
+
+  /// For the lane's two rows.
+  const int warp_row = warp * 16;
+  int seen[2];
+  float largest[2];
+  float total[2];
+  float shrink[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = warp_row + lane / 4 + 8 * i;
+    const int sees = seen_by(place, item.first_row + row);
+    seen[i] = row < item.rows ? (sees < item.key_end ? sees : item.key_end) : 0;
+    largest[i] = -INFINITY;
+    total[i] = 0;
+  }
+  // The keys that all rows of the warp see: masks are needed only after them.
+  const int first_sees = seen_by(place, item.first_row + warp_row);
+  const int sees_least = first_sees < item.key_end ? first_sees : item.key_end;
+  const float scale = call.key_scale * rsqrtf(static_cast<float>(Tiles::kHeadDim)) * kLog2E;
+
+  float sums[64];
+  float scores[64];
+  unsigned weights[kSteps][4];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    sums[i] = 0;
+  }
+  const unsigned group_rows =
+      shared_address(queries.begin) + warp / 4 * (Tiles::kRows / 2) * HalvedTile::kRow;
+  const auto multiply_keys = [&](int tile) {
+    const unsigned keys = shared_address(keys_of(tile).begin);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const unsigned at = s / 4 * HalvedTile::kHalf + s % 4 * HalvedTile::kStep;
+      multiply_shared<Element>(
+          scores, matrix_descriptor(group_rows + at, 16, HalvedTile::kEightRows),
+          matrix_descriptor(keys + at, 16, HalvedTile::kEightRows), /*adds=*/s > 0);
+    }
+    commit_products();
+  };
+  const auto multiply_values = [&](int tile) {
+    const unsigned values = shared_address(values_of(tile).begin);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      multiply_registers<Element>(sums, weights[s],
+                                  matrix_descriptor(values + s * 16 * HalvedTile::kRow,
+                                                    HalvedTile::kHalf, HalvedTile::kEightRows));
+    }
+    commit_products();
+  };
+  /// Turns scores into weights, relative to the largest score so far.
+  const auto soften = [&](int tile) {
+    const int first_key = item.key_begin + tile * kKeys;
+    if (first_key + kKeys > sees_least) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        if (first_key + i / 4 * 8 + 2 * (lane % 4) + i % 2 >= seen[i / 2 % 2]) {
+          scores[i] = -INFINITY;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int i = 2 * r; i < 64; i += 4) {
+        top = fmaxf(top, fmaxf(scores[i], scores[i + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      top = fmaxf(largest[r], top * scale);
+      const float from = finite(top);
+      shrink[r] = fast_exp2(largest[r] - from);
+      largest[r] = top;
+      float even = 0;
+      float odd = 0;
+#pragma unroll
+      for (int i = 2 * r; i < 64; i += 4) {
+        scores[i] = fast_exp2(scores[i] * scale - from);
+        scores[i + 1] = fast_exp2(scores[i + 1] * scale - from);
+        even += scores[i];
+        odd += scores[i + 1];
+      }
+      total[r] = total[r] * shrink[r] + (even + odd);
+    }
+  };
+  const auto pack_weights = [&] {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights[s][i] = pack<Element>(scores[8 * s + 2 * i], scores[8 * s + 2 * i + 1]);
+      }
+    }
+  };
+
+  wait_for_copies<3>();
+  if (turns) {
+    turn_own_keys(0);
+  }
+  fence_async_proxy();
+  __syncthreads();
+  fence_products(scores);
+  multiply_keys(0);
+  if (turns) {
+    wait_for_copies<2>();
+    turn_own_keys(1);
+  }
+  wait_for_products<0>(scores);
+  soften(0);
+  pack_weights();
+  wait_for_copies<1>();
+  fence_async_proxy();
+  __syncthreads();
+  for (int tile = 0; tile + 1 < tiles; ++tile) {
+    // The next keys and these values have arrived, and the keys after them are on their way.
+    // No product reads older tiles, except that of the last values in the other warpgroup.
+    fence_products(scores, sums, weights);
+    multiply_keys(tile + 1);
+    multiply_values(tile);
+    copy_values(tile + 1);
+    copy_keys(tile + 3);
+    if (turns) {
+      wait_for_copies<2>();
+      turn_own_keys(tile + 2);
+    }
+    wait_for_products<1>(scores);
+    soften(tile + 1);
+    compute_before_barrier(total[0] + total[1], shared);
+    wait_for_copies<1>();
+    fence_async_proxy();
+    __syncthreads();
+    wait_for_products<0>(sums);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      sums[i] *= shrink[i / 2 % 2];
+    }
+    pack_weights();
+  }
+  fence_products(sums, weights);
+  multiply_values(tiles - 1);
+  wait_for_products<0>(sums);
+  wait_for_copies<0>();
+
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = warp_row + lane / 4 + 8 * r;
+    float weight = total[r];
+    weight += __shfl_xor_sync(kAllLanes, weight, 1);
+    weight += __shfl_xor_sync(kAllLanes, weight, 2);
+    if (item.part_row < 0) {
+      // Through the warp's query rows, so that it writes whole rows.
+      const float share = call.value_scale / weight;
+#pragma unroll
+      for (int i = 2 * r; i < 64; i += 4) {
+        *reinterpret_cast<unsigned*>(queries.at(row, i / 4) + lane % 4 * 4) =
+            pack<Element>(sums[i] * share, sums[i + 1] * share);
+      }
+    } else if (row < item.rows) {
+      float* const part = part_at(call, item.part_row + row, place.kv_head);
+#pragma unroll
+      for (int i = 2 * r; i < 64; i += 4) {
+        *reinterpret_cast<float2*>(part + i / 4 * 8 + lane % 4 * 2) = {sums[i], sums[i + 1]};
+      }
+      if (lane % 4 == 0) {
+        part[Tiles::kHeadDim] = largest[r];
+        part[Tiles::kHeadDim + 1] = weight;
+      }
+    }
+  }
+  if (item.part_row < 0) {
+    __syncwarp();
+#pragma unroll 2
+    for (int i = lane; i < 16 * 16; i += kWarp) {
+      const int row = warp_row + i / 16;
+      if (row < item.rows) {
+        reinterpret_cast<uint4*>(call.output +
+                                 head_at(place, item.first_row + row,
+                                         call.shape.query_heads * Tiles::kHeadDim))[i % 16] =
+            *reinterpret_cast<const uint4*>(queries.at(row, i % 16));
+      }
+    }
+  }
+}
+
+/// Without code for the GPU, its launch bounds are those of one warp, which tells the launch.
+template <class Element>
+__global__ void __launch_bounds__(kHasWarpgroupProducts ? WarpgroupTiles::kThreads : kWarp, 1)
+    warpgroup_prefill_kernel(AttentionCall<Element, Element> call) {
+  if constexpr (kHasWarpgroupProducts) {
+    prefill_by_warpgroups(call);
+  }
+}
+
 // ---- Parts ----
 
 /// One block for each row of a split context and KV head. The loads of a row depend on each other,
@@ -871,8 +1189,31 @@ cudaError_t decode(const AttentionCall<Element, Kv>& call, const dim3& grid, cud
   return cudaGetLastError();
 }
 
+/// Whether the current GPU has code of warpgroup_prefill_kernel.
+template <class Element>
+bool has_warpgroup_prefill() {
+  cudaFuncAttributes attributes{};
+  const cudaError_t error = cudaFuncGetAttributes(
+      &attributes, reinterpret_cast<const void*>(&warpgroup_prefill_kernel<Element>));
+  return error == cudaSuccess && attributes.maxThreadsPerBlock >= WarpgroupTiles::kThreads;
+}
+
 template <class Element, class Kv, int head_dim>
 cudaError_t prefill(const AttentionCall<Element, Kv>& call, const dim3& grid, cudaStream_t stream) {
+  if constexpr (kUsesWarpgroups && std::is_same_v<Element, Kv> &&
+                head_dim == WarpgroupTiles::kHeadDim) {
+    if (call.shape.head_dim == head_dim && has_warpgroup_prefill<Element>()) {
+      const cudaError_t error =
+          allow_shared(reinterpret_cast<const void*>(&warpgroup_prefill_kernel<Element>),
+                       WarpgroupTiles::kSharedBytes);
+      if (error != cudaSuccess) {
+        return error;
+      }
+      warpgroup_prefill_kernel<Element>
+          <<<grid, WarpgroupTiles::kThreads, WarpgroupTiles::kSharedBytes, stream>>>(call);
+      return cudaGetLastError();
+    }
+  }
   const std::size_t bytes = PrefillSizes<Kv, head_dim>::kTiles.shared_bytes();
   const cudaError_t error =
       allow_shared(reinterpret_cast<const void*>(&prefill_kernel<Element, Kv, head_dim>), bytes);

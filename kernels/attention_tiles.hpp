@@ -69,4 +69,22 @@ struct PrefillTiles {
   [[nodiscard]] constexpr int bytes_in_flight() const { return (stages() - 1) * stage_bytes(); }
 };
 
+/// Many query rows of heads of 128 in 16 bits, on a GPU with wgmma: the items of PrefillTiles. Each
+/// of two warpgroups has 64 rows, and both share the keys. Tiles of queries, keys and values have
+/// the same size.
+struct WarpgroupTiles {
+  static constexpr int kHeadDim = 128;
+  static constexpr int kThreads = 256;
+  static constexpr int kRows = 128;
+  static constexpr int kKeys = 128;
+  static constexpr int kTileBytes = kKeys * kHeadDim * kElementBytes;
+  /// Keys are in use, rotated and on their way. Values are in use by one warpgroup, by the other
+  /// one that is behind, and on their way.
+  static constexpr int kKeyStages = 3;
+  static constexpr int kValueStages = 3;
+  static constexpr int kSharedBytes = (1 + kKeyStages + kValueStages) * kTileBytes;
+  static constexpr int kBytesInFlight = 2 * kTileBytes;
+};
+static_assert(WarpgroupTiles::kRows == PrefillTiles{.head_dim = WarpgroupTiles::kHeadDim}.rows());
+
 }  // namespace kvtier::kernels

@@ -70,6 +70,37 @@ TEST(Attention, RandomBatchesAgreeWithAttentionInDouble) {
   }
 }
 
+/// Runs random batches of heads of 128 in 16 bits and returns the products of warpgroups. A GPU of
+/// one multiprocessor splits few contexts, so that items have many tiles of keys.
+std::int64_t products_of_batches(int index) {
+  const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
+  const std::int64_t before = module.counters().products;
+  const int from = from_environment("KVTIER_TEST_FROM", 0);
+  const int count = from_environment("KVTIER_TEST_CASES", 30);
+  std::map<std::pair<ElementType, bool>, std::unique_ptr<Device>> devices;
+  for (int number = from; number < from + count; ++number) {
+    AttentionCase c = random_case(number);
+    c.shape.head_dim = 128;
+    c.float8 = false;
+    module.schedule(static_cast<Schedule>(number / 2 % 3), static_cast<std::uint64_t>(number));
+    const ElementType element = number % 2 == 0 ? ElementType::bfloat16 : ElementType::float16;
+    const bool small = number / 2 % 2 == 0;
+    auto& device = devices[{element, small}];
+    if (device == nullptr) {
+      ::setenv("KVTIER_EMULATED_PROCESSORS", small ? "1" : "132", 1);
+      device = module.open(index, element);
+      ::unsetenv("KVTIER_EMULATED_PROCESSORS");
+    }
+    EXPECT_LE(attention_error(*device, c), 1) << c.name;
+    EXPECT_EQ(module.fault(), "") << c.name;
+  }
+  return module.counters().products - before;
+}
+
+TEST(Attention, RandomBatchesOfHeadsOf128UseWarpgroups) { EXPECT_GT(products_of_batches(0), 0); }
+
+TEST(Attention, RandomBatchesOfHeadsOf128NeedNoWarpgroups) { EXPECT_EQ(products_of_batches(1), 0); }
+
 // The prompt's 320 rows (2 heads of 160 tokens) lie in 3 tiles of 128, and 60 decodes are an item
 // each, for 2 KV heads: 126 blocks.
 TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {

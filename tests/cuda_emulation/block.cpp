@@ -17,6 +17,7 @@
 
 #include "tests/cuda_emulation/device_code.hpp"
 #include "tests/cuda_emulation/machine.hpp"
+#include "tests/cuda_emulation/products.hpp"
 
 extern "C" {
 // Bounds of this module, by the linker. Shared memory is its only data that kernels write.
@@ -31,6 +32,7 @@ namespace {
 namespace context = boost::context::detail;
 
 constexpr int kWarp = 32;
+constexpr int kWarpgroup = 4;
 constexpr std::size_t kThreadsMax = 1024;
 constexpr std::size_t kStack = 64 << 10;
 constexpr std::size_t kGuard = 4096;
@@ -60,6 +62,8 @@ struct Thread {
   /// Asynchronous copies that are not in a group yet, and groups that may not have arrived.
   CopyGroup uncommitted{};
   std::deque<CopyGroup> in_flight{};
+  /// The block's phase at each of its proxy fences.
+  std::vector<std::uint32_t> proxy_fences{};
 };
 
 /// The last accesses to two bytes of shared memory.
@@ -75,6 +79,10 @@ struct Cell {
   std::int16_t copier = -1;
   bool other_readers = false;
   bool other_warps_read = false;
+  /// Products in flight that read it, once for each warp.
+  std::uint16_t products = 0;
+  /// The writer's proxy fences before its write.
+  std::uint32_t write_fences = 0;
 };
 constexpr std::uintptr_t kCell = 2;
 
@@ -88,6 +96,7 @@ struct Warp {
   unsigned ready = 0;
   std::uint32_t phase = 0;
   std::vector<Group> groups;
+  WarpProducts products;
 };
 
 struct Block {
@@ -211,6 +220,10 @@ void run_thread(context::transfer_t from) {
       std::ranges::any_of(me.in_flight, [](const CopyGroup& group) { return !group.empty(); })) {
     abort_kernel("async", where() + ": ends before its asynchronous copies have arrived");
   }
+  if (!block.warps[static_cast<std::size_t>(block.current->number / kWarp)]
+           .products.none_in_flight()) {
+    abort_kernel("async", where() + ": ends before its warp's products have ended");
+  }
   block.current->state = State::done;
   ++block.done;
   leave();
@@ -287,6 +300,7 @@ void run_block() {
     thread.state = State::ready;
     thread.uncommitted.clear();
     thread.in_flight.clear();
+    thread.proxy_fences.clear();
     make_ready(thread);
   }
   while (!block.aborted && block.done < static_cast<int>(count)) {
@@ -298,6 +312,14 @@ void run_block() {
     leave();
   }
   block.ready_warps = 0;
+  for (std::size_t warp = 0; warp * kWarp < count && !block.aborted; ++warp) {
+    if (block.warps[warp].products.issued !=
+        block.warps[warp / kWarpgroup * kWarpgroup].products.issued) {
+      fault("barrier", fmt::format("{}: warp {} has other products than the first of its warpgroup",
+                                   block.name, warp));
+      block.aborted = true;
+    }
+  }
 }
 
 using Compute = void (*)(void* const* operands);
@@ -369,6 +391,9 @@ void shared_access(std::uintptr_t at, std::size_t bytes, bool write) {
                                where(), write ? "writes" : "reads", cell.writer));
     }
     if (write) {
+      if (cell.products > 0) {
+        abort_kernel("async", where() + ": writes shared memory that a product may still read");
+      }
       if (beside(cell.reader, cell.read_phase, cell.read_warp_phase) ||
           (cell.read_phase == block.phase && cell.other_readers &&
            (cell.other_warps_read || cell.read_warp_phase == warp_phase))) {
@@ -379,6 +404,7 @@ void shared_access(std::uintptr_t at, std::size_t bytes, bool write) {
       cell.writer = static_cast<std::int16_t>(me);
       cell.write_phase = block.phase;
       cell.write_warp_phase = warp_phase;
+      cell.write_fences = static_cast<std::uint32_t>(block.current->proxy_fences.size());
       // All reads before it are behind a barrier.
       cell.reader = -1;
       cell.other_readers = cell.other_warps_read = false;
@@ -546,12 +572,57 @@ void wait_for_copies(int pending) {
       for (std::size_t i = 0; i < kCopy / kCell; ++i) {
         Cell& cell = cells()[(address_of(copy.to) - address_of(__bss_start)) / kCell + i];
         cell.copier = -1;
+        cell.write_fences = static_cast<std::uint32_t>(me.proxy_fences.size());
         cell.write_phase = block.phase;
         cell.write_warp_phase = warp_phase;
       }
     }
   }
 }
+
+WarpProducts& products_of_warp() {
+  return block.warps[static_cast<std::size_t>(block.current->number / kWarp)].products;
+}
+
+int warp_of_warpgroup() {
+  if (block.threads.size() % (kWarpgroup * kWarp) != 0) {
+    abort_kernel("barrier", where() + ": a product of a warpgroup needs four warps");
+  }
+  return block.current->number / kWarp % kWarpgroup;
+}
+
+void fail_product(std::string_view check, const std::string& text) {
+  abort_kernel(check, where() + ": " + text);
+}
+
+void read_by_product(const std::byte* chunk) {
+  access(chunk, kCopy, /*write=*/false);
+  for (std::size_t i = 0; i < kCopy / kCell; ++i) {
+    Cell& cell = cells()[(address_of(chunk) - address_of(__bss_start)) / kCell + i];
+    const std::vector<std::uint32_t>& fences =
+        block.threads[static_cast<std::size_t>(cell.writer)].proxy_fences;
+    if (cell.write_fences >= fences.size()) {
+      abort_kernel("proxy", fmt::format("{}: a product reads what thread {} wrote, no proxy fence "
+                                        "of that thread between",
+                                        where(), cell.writer));
+    }
+    if (!same_warp(cell.writer, block.current->number) &&
+        fences[cell.write_fences] == block.phase) {
+      abort_kernel("proxy", fmt::format("{}: a product reads what thread {} wrote, no barrier "
+                                        "after its proxy fence",
+                                        where(), cell.writer));
+    }
+    ++cell.products;
+  }
+}
+
+void end_read_by_product(const std::byte* chunk) {
+  for (std::size_t i = 0; i < kCopy / kCell; ++i) {
+    --cells()[(address_of(chunk) - address_of(__bss_start)) / kCell + i].products;
+  }
+}
+
+void fence_async_proxy() { block.current->proxy_fences.push_back(block.phase); }
 
 std::int64_t global_timer() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 

@@ -17,6 +17,8 @@ struct Counters {
   std::int64_t blas_calls;
   /// Choices of a kernel for a product.
   std::int64_t blas_choices;
+  /// Products of warpgroups, once for each warp.
+  std::int64_t products;
   /// Handles and allocations that are there now.
   std::int64_t streams;
   std::int64_t events;

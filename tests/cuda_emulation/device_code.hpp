@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -44,6 +46,16 @@ std::byte* dynamic_shared();
 void compute_by_warp(void* operands, void (*compute)(void* const* operands), int line);
 /// Checks a read that uninstrumented code is about to make.
 void will_read(const void* address, std::size_t bytes);
+
+struct WarpProducts;
+WarpProducts& products_of_warp();
+/// The warp's number among the four.
+int warp_of_warpgroup();
+/// Checks a read of 16 bytes by a product of the warp. No thread may write them until its end.
+void read_by_product(const std::byte* chunk);
+void end_read_by_product(const std::byte* chunk);
+/// Ends the kernel with a fault of the warp.
+void fail_product(std::string_view check, const std::string& text);
 
 struct Launch {
   dim3 grid;

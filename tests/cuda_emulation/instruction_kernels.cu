@@ -1,5 +1,5 @@
-/// One warp that runs one of the instructions of kernels/instructions.cuh on what a test gives, or
-/// uses asynchronous copies in a right or a wrong way.
+/// One warp or warpgroup that runs one of the instructions of kernels/instructions.cuh on what a
+/// test gives, or uses asynchronous copies and products in a right or a wrong way.
 
 #include <cuda_runtime.h>
 
@@ -81,6 +81,97 @@ __global__ void copy_kernel(const uint4* rows, uint4* output) {
   output[threadIdx.x] = reinterpret_cast<uint4*>(shared)[threadIdx.x ^ 1];
   wait_for_copies<0>();
 }
+
+constexpr int kWarpgroup = 128;
+/// Tiles of 64 and 128 rows of 128 bytes.
+constexpr int kA = 64 * 128;
+constexpr int kImage = kA + 128 * 128;
+
+enum class ProductUse {
+  right,
+  overwrites,
+  without_proxy_fence,
+  proxy_fence_after_barrier,
+  without_fence,
+  without_wait,
+  never_awaited,
+  writes_what_it_reads,
+  adds_to_sums_in_flight,
+  by_three_warps,
+  without_swizzle,
+  behind_the_end
+};
+
+/// Input: an image of shared memory, 64 sums for each thread, and four registers of A for each
+/// thread if `in_registers`. K-major matrices begin at the second 16 columns of their rows. The two
+/// parts of the MN-major one are 4,096 bytes apart.
+template <class Element, bool in_registers, ProductUse use>
+__global__ void product_kernel(const std::uint32_t* input, float* output) {
+  using enum ProductUse;
+  unsigned char* const shared = dynamic_shared_swizzled();
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < kImage / 4; i += kWarpgroup) {
+    reinterpret_cast<std::uint32_t*>(shared)[i] = input[i];
+  }
+  if constexpr (use != without_proxy_fence && use != proxy_fence_after_barrier) {
+    fence_async_proxy();
+  }
+  __syncthreads();
+  if constexpr (use == proxy_fence_after_barrier) {
+    fence_async_proxy();
+  }
+  const std::uint32_t* const mine = input + kImage / 4 + thread * 64;
+  float sums[64];
+  for (int i = 0; i < 64; ++i) {
+    sums[i] = __uint_as_float(mine[i]);
+  }
+  if (use == by_three_warps && thread >= 3 * kWarp) {
+    return;
+  }
+  if constexpr (use != without_fence) {
+    fence_products(sums);
+  }
+  const unsigned a = shared_address(shared) + 32;
+  const unsigned b = shared_address(shared) + kA;
+  if constexpr (in_registers) {
+    const std::uint32_t* const given = input + kImage / 4 + kWarpgroup * 64 + thread * 4;
+    const std::uint32_t registers[4] = {given[0], given[1], given[2], given[3]};
+    multiply_registers<Element>(sums, registers, matrix_descriptor(b, 4096, 1024));
+  } else {
+    const std::uint64_t descriptor = matrix_descriptor(b + 32, 16, 1024);
+    multiply_shared<Element>(
+        sums,
+        matrix_descriptor(use == behind_the_end ? a + kImage : a, 16, 1024) &
+            (use == without_swizzle ? ~std::uint64_t{0} >> 2 : ~std::uint64_t{0}),
+        descriptor, use != overwrites);
+  }
+  commit_products();
+  if constexpr (use == writes_what_it_reads) {
+    __syncthreads();
+    shared[thread * 16] = 0;
+  }
+  if constexpr (use == adds_to_sums_in_flight) {
+    sums[3] = 1;
+  }
+  if constexpr (use == without_wait) {
+    for (int i = 0; i < 64; ++i) {
+      output[thread * 64 + i] = sums[i];
+    }
+  }
+  if constexpr (use != never_awaited) {
+    wait_for_products<0>(sums);
+  }
+  if constexpr (use != without_wait) {
+    for (int i = 0; i < 64; ++i) {
+      output[thread * 64 + i] = sums[i];
+    }
+  }
+}
+
+template <class Element, bool in_registers, ProductUse use>
+constexpr auto product = [](const std::uint32_t* in, float* out, cudaStream_t stream) {
+  product_kernel<Element, in_registers, use><<<1, kWarpgroup, kImage, stream>>>(in, out);
+};
 
 }  // namespace
 }  // namespace kvtier::kernels::cuda
@@ -189,6 +280,36 @@ extern "C" int kvtier_run_instruction(int which, const void* from, std::size_t b
       return copies([](auto in, auto out, auto stream) {
         copy_kernel<right><<<1, kWarp, 64 << 10, stream>>>(in, out);
       });
+    case 20:
+      return products(product<Bfloat, false, ProductUse::right>);
+    case 21:
+      return products(product<Half, false, ProductUse::right>);
+    case 22:
+      return products(product<Bfloat, true, ProductUse::right>);
+    case 23:
+      return products(product<Half, true, ProductUse::right>);
+    case 24:
+      return products(product<Half, false, ProductUse::overwrites>);
+    case 30:
+      return products(product<Half, true, ProductUse::without_proxy_fence>);
+    case 31:
+      return products(product<Half, true, ProductUse::proxy_fence_after_barrier>);
+    case 32:
+      return products(product<Half, true, ProductUse::without_fence>);
+    case 33:
+      return products(product<Half, true, ProductUse::without_wait>);
+    case 34:
+      return products(product<Half, true, ProductUse::never_awaited>);
+    case 35:
+      return products(product<Half, false, ProductUse::writes_what_it_reads>);
+    case 36:
+      return products(product<Half, true, ProductUse::adds_to_sums_in_flight>);
+    case 37:
+      return products(product<Half, true, ProductUse::by_three_warps>);
+    case 38:
+      return products(product<Half, false, ProductUse::without_swizzle>);
+    case 39:
+      return products(product<Half, false, ProductUse::behind_the_end>);
     default:
       return -1;
   }

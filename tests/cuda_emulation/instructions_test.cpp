@@ -1,6 +1,7 @@
-/// The instructions of a warp, against the tables of fragments of the PTX ISA, and asynchronous
-/// copies that are used wrongly.
+/// The instructions of a warp and of a warpgroup, against the tables of the PTX ISA, and
+/// asynchronous copies and products that are used wrongly.
 
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <set>
@@ -206,6 +207,128 @@ TEST(AsynchronousCopies, AreNoticedWhenUsedWrongly) {
   EXPECT_EQ(noticed_by(13), "race") << "copied over what others read";
   EXPECT_EQ(noticed_by(14), "async") << "still under way at the end";
   EXPECT_EQ(noticed_by(15), "bounds") << "behind the launch's shared memory";
+}
+
+/// A product of a warpgroup on small whole numbers, so that every sum is exact.
+struct Product {
+  float a[64][16];
+  float b[16][128];
+  float c[64][128];
+  Words input;
+};
+
+/// Row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 t + i % 2 of sum i of a thread.
+std::size_t row_of(std::size_t thread, std::size_t i) {
+  return thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2);
+}
+std::size_t column_of(std::size_t thread, std::size_t i) {
+  return 8 * (i / 4) + 2 * (thread % 4) + i % 2;
+}
+
+template <class Element>
+Product product_of(Element (*rounded)(float), bool in_registers) {
+  Product product;
+  std::mt19937 engine(2);
+  const auto fill = [&](auto& matrix) {
+    for (auto& row : matrix) {
+      for (float& x : row) {
+        x = static_cast<float>(engine() % 17) - 8;
+      }
+    }
+  };
+  fill(product.a);
+  fill(product.b);
+  fill(product.c);
+  const auto bits = [&](float x) {
+    const Element one = rounded(x);
+    std::uint16_t all = 0;
+    std::memcpy(&all, &one, sizeof all);
+    return all;
+  };
+  constexpr std::size_t kA = 64 * 128;
+  std::vector<std::uint16_t> image((kA + 128 * 128) / 2);
+  // Of each 8 rows of 128 bytes, row r has its chunk c of 16 bytes in place c ^ r.
+  const auto put = [&](std::size_t tile, std::size_t row, std::size_t column, float x) {
+    image[(tile + row * 128 + (column / 8 ^ row % 8) * 16) / 2 + column % 8] = bits(x);
+  };
+  for (std::size_t k = 0; k < 16; ++k) {
+    for (std::size_t m = 0; m < 64; ++m) {
+      put(0, m, 16 + k, product.a[m][k]);
+    }
+    for (std::size_t n = 0; n < 128; ++n) {
+      in_registers ? put(kA + n / 64 * 4096, k, n % 64, product.b[k][n])
+                   : put(kA, n, 16 + k, product.b[k][n]);
+    }
+  }
+  product.input.resize(image.size() / 2);
+  std::memcpy(product.input.data(), image.data(), image.size() * 2);
+  for (std::size_t thread = 0; thread < 128; ++thread) {
+    for (std::size_t i = 0; i < 64; ++i) {
+      product.input.push_back(
+          __builtin_bit_cast(std::uint32_t, product.c[row_of(thread, i)][column_of(thread, i)]));
+    }
+  }
+  for (std::size_t thread = 0; thread < 128; ++thread) {
+    const std::size_t g = thread / 32 * 16 + thread % 32 / 4;
+    const std::size_t t = 2 * (thread % 4);
+    for (const auto& [row, column] : {std::pair(g, t), {g + 8, t}, {g, t + 8}, {g + 8, t + 8}}) {
+      product.input.push_back(pair(bits(product.a[row][column]), bits(product.a[row][column + 1])));
+    }
+  }
+  return product;
+}
+
+template <class Element>
+void multiply_by_warpgroup(int which, Element (*rounded)(float), bool in_registers,
+                           bool adds = true) {
+  const Product product = product_of(rounded, in_registers);
+  const Ran ran = run(which, product.input, std::size_t{128} * 64);
+  EXPECT_EQ(ran.check, "");
+  for (std::size_t thread = 0; thread < 128; ++thread) {
+    for (std::size_t i = 0; i < 64; ++i) {
+      const std::size_t m = row_of(thread, i);
+      const std::size_t n = column_of(thread, i);
+      float expected = adds ? product.c[m][n] : 0;
+      for (std::size_t k = 0; k < 16; ++k) {
+        expected += product.a[m][k] * product.b[k][n];
+      }
+      ASSERT_EQ(__builtin_bit_cast(float, ran.output[thread * 64 + i]), expected) << m << " " << n;
+    }
+  }
+}
+
+TEST(WarpgroupProducts, OfSharedMemoryInBfloat16) {
+  multiply_by_warpgroup(20, __float2bfloat16, false);
+}
+TEST(WarpgroupProducts, OfSharedMemoryInFloat16) { multiply_by_warpgroup(21, __float2half, false); }
+TEST(WarpgroupProducts, OfRegistersInBfloat16) {
+  multiply_by_warpgroup(22, __float2bfloat16, true);
+}
+TEST(WarpgroupProducts, OfRegistersInFloat16) { multiply_by_warpgroup(23, __float2half, true); }
+TEST(WarpgroupProducts, ReplaceTheirSums) {
+  multiply_by_warpgroup(24, __float2half, false, /*adds=*/false);
+}
+
+TEST(WarpgroupProducts, AreNoticedWhenUsedWrongly) {
+  const auto noticed_by = [](int which, bool in_registers = true) {
+    return run(which, product_of(__float2half, in_registers).input, std::size_t{128} * 64).check;
+  };
+  EXPECT_EQ(noticed_by(30), "proxy") << "no proxy fence";
+  EXPECT_EQ(noticed_by(31), "proxy") << "a proxy fence after the barrier";
+  EXPECT_EQ(noticed_by(32), "async") << "no fence of the sums";
+  EXPECT_EQ(noticed_by(34), "async") << "in flight at the end";
+  EXPECT_EQ(noticed_by(35, false), "async") << "shared memory written while it is read";
+  EXPECT_EQ(noticed_by(36), "async") << "sums written while in flight";
+  EXPECT_EQ(noticed_by(37), "barrier") << "only three warps";
+  EXPECT_EQ(noticed_by(38, false), "bounds") << "another layout than 128-byte swizzle";
+  EXPECT_EQ(noticed_by(39, false), "bounds") << "behind the launch's shared memory";
+}
+
+TEST(WarpgroupProducts, GiveNoNumbersBeforeTheWait) {
+  const Ran ran = run(33, product_of(__float2half, true).input, std::size_t{128} * 64);
+  for (const std::uint32_t sum : ran.output) {
+    ASSERT_TRUE(std::isnan(__builtin_bit_cast(float, sum)));
+  }
 }
 
 TEST(SharedMemory, MoreThan48KibMustBeRequested) {

@@ -83,6 +83,67 @@ plant(attention_cuda.cu merge_forgets_a_part
       const float share"
   "for (int p = PLANTED ? 1 : 0; p < merge.parts; ++p) {
       const float share")
+plant(attention_cuda.cu warpgroups_without_proxy_fence
+  "    wait_for_copies<1>();
+    fence_async_proxy();
+    __syncthreads();
+    wait_for_products<0>(sums);"
+  "    wait_for_copies<1>();
+    if (!PLANTED) fence_async_proxy();
+    __syncthreads();
+    wait_for_products<0>(sums);")
+plant(attention_cuda.cu warpgroups_without_wait_for_scores
+  "    wait_for_products<1>(scores);"
+  "    if (!PLANTED) wait_for_products<1>(scores);")
+plant(attention_cuda.cu warpgroups_without_wait_for_copies
+  "shared);
+    wait_for_copies<1>();"
+  "shared);
+    if (PLANTED) wait_for_copies<3>(); else wait_for_copies<1>();")
+plant(attention_cuda.cu warpgroups_without_fence_of_sums
+  "    fence_products(scores, sums, weights);"
+  "    if (!PLANTED) fence_products(scores, sums, weights);")
+plant(attention_cuda.cu warpgroups_without_barrier
+  "    __syncthreads();
+    wait_for_products<0>(sums);
+#"
+  "    if (!PLANTED) __syncthreads();
+    wait_for_products<0>(sums);
+#")
+plant(attention_cuda.cu warpgroups_copy_into_keys_in_use
+  "    copy_keys(tile + 3);
+"
+  "    copy(place.keys, keys_of(PLANTED ? tile + 1 : tile + 3), key_slots, tile + 3);
+")
+plant(attention_cuda.cu warpgroups_with_two_stages_of_values
+  "tile % Tiles::kValueStages)"
+  "tile % (PLANTED ? 2 : Tiles::kValueStages))")
+plant(attention_cuda.cu warpgroups_swizzle_by_the_wrong_bits
+  "((chunk ^ row) & 7) * 16;"
+  "((chunk ^ (PLANTED ? row / 2 : row)) & 7) * 16;")
+plant(attention_cuda.cu warpgroups_swap_parts_of_values
+  "HalvedTile::kHalf, HalvedTile::kEightRows));"
+  "PLANTED ? 0 : HalvedTile::kHalf, HalvedTile::kEightRows));")
+plant(attention_cuda.cu warpgroups_forget_a_step
+  "s % 4 * HalvedTile::kStep;"
+  "s % (PLANTED ? 3 : 4) * HalvedTile::kStep;")
+plant(attention_cuda.cu warpgroups_mask_one_key_less
+  "i % 2 >= seen[i / 2 % 2]"
+  "i % 2 >= seen[i / 2 % 2] + (PLANTED ? 1 : 0)")
+plant(attention_cuda.cu warpgroups_mask_only_the_last_tile
+  "if (first_key + kKeys > sees_least) {"
+  "if (first_key + kKeys > (PLANTED ? item.key_end : sees_least)) {")
+plant(attention_cuda.cu warpgroups_forget_to_shrink
+  "sums[i] *= shrink[i / 2 % 2];"
+  "sums[i] *= PLANTED ? 1 : shrink[i / 2 % 2];")
+plant(attention_cuda.cu warpgroups_turn_keys_in_use
+  "    turn_own_keys(tile + 2);"
+  "    turn_own_keys(PLANTED ? tile + 1 : tile + 2);")
+plant(attention_cuda.cu warpgroups_read_rows_of_other_lanes
+  "  if (item.part_row < 0) {
+    __syncwarp();"
+  "  if (item.part_row < 0) {
+    if (!PLANTED) __syncwarp();")
 plant(paged_cuda.cu shuffle_by_half_of_the_lanes
   "  value = sum_of_warp(value);
   if (threadIdx.x % kWarp == 0) {"

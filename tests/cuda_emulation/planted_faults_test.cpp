@@ -37,6 +37,24 @@ std::string wide_attention(Device& device, const Module& /*module*/) {
   wide.shape.head_dim = 256;
   return attention_error(device, wide) <= 1 ? "" : "values";
 }
+/// Ragged prompts of heads of 128. On one multiprocessor no context is split, so that an item has
+/// up to six tiles of keys.
+AttentionCase tall(double rope_base) {
+  return {.name = "tall",
+          .shape = {.query_heads = 2, .kv_heads = 1, .head_dim = 128},
+          .requests = {{150, 700}, {20, 21}, {9, 300}},
+          .rope_base = rope_base};
+}
+std::unique_ptr<Device> one_processor(const Module& module) {
+  ::setenv("KVTIER_EMULATED_PROCESSORS", "1", 1);
+  return module.open(0, ElementType::bfloat16);
+}
+std::string tall_attention(Device& /*device*/, const Module& module) {
+  return attention_error(*one_processor(module), tall(0)) <= 1 ? "" : "values";
+}
+std::string turned_tall_attention(Device& /*device*/, const Module& module) {
+  return attention_error(*one_processor(module), tall(10000)) <= 1 ? "" : "values";
+}
 std::string turned_attention(Device& device, const Module& /*module*/) {
   return attention_error(device, ragged(10000)) <= 1 ? "" : "values";
 }
@@ -232,6 +250,21 @@ const std::vector<Planted>& all_planted() {
       {"prefill_takes_the_slots_of_the_last_tile", attention, "values"},
       {"prefill_turns_while_others_read", turned_attention, "race"},
       {"prefill_swaps_rows_of_weights", attention, "values"},
+      {"warpgroups_without_proxy_fence", tall_attention, "proxy"},
+      {"warpgroups_without_wait_for_scores", tall_attention, "async"},
+      {"warpgroups_without_wait_for_copies", tall_attention, "async"},
+      {"warpgroups_without_fence_of_sums", tall_attention, "async"},
+      {"warpgroups_without_barrier", tall_attention, "race"},
+      {"warpgroups_copy_into_keys_in_use", tall_attention, "async"},
+      {"warpgroups_with_two_stages_of_values", tall_attention, "async"},
+      {"warpgroups_swizzle_by_the_wrong_bits", tall_attention, "values"},
+      {"warpgroups_swap_parts_of_values", tall_attention, "values"},
+      {"warpgroups_forget_a_step", tall_attention, "values"},
+      {"warpgroups_mask_one_key_less", tall_attention, "values"},
+      {"warpgroups_mask_only_the_last_tile", tall_attention, "values"},
+      {"warpgroups_forget_to_shrink", tall_attention, "values"},
+      {"warpgroups_turn_keys_in_use", turned_tall_attention, "async"},
+      {"warpgroups_read_rows_of_other_lanes", tall_attention, "race"},
       {"part_writes_behind_its_row", attention, "bounds"},
       {"merge_forgets_a_part", attention, "values"},
       {"plan_replaced_before_it_was_read", two_plans, "values"},
@@ -343,6 +376,7 @@ TEST(PlantedFaultsOff, NothingIsNoticed) {
       {"failure", after_a_failure}, {"addresses", odd_addresses},
       {"memory", memory},           {"table", longer_table},
       {"turned", turned_attention}, {"wide", wide_attention},
+      {"tall", tall_attention},     {"turned tall", turned_tall_attention},
       {"plans", two_plans},         {"captured", captured},
       {"products", products},       {"first", first_work}};
   for (const auto& [name, scenario] : scenarios) {

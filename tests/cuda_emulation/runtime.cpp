@@ -433,7 +433,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU %d", device);
   properties->totalGlobalMem = memory_of_device();
-  properties->multiProcessorCount = 132;
+  const char* const processors = std::getenv("KVTIER_EMULATED_PROCESSORS");
+  properties->multiProcessorCount = processors != nullptr ? std::atoi(processors) : 132;
   properties->major = 9;
   properties->l2CacheSize = 1 << 20;
   properties->memoryBusWidth = 6144;
@@ -465,6 +466,13 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int v
     return end_call(cudaErrorInvalidValue);
   }
   dynamic_shared_limit = std::max(dynamic_shared_limit, bytes);
+  return end_call(cudaSuccess);
+}
+/// Device 1 has no code of kernels for a warpgroup. Only they ask.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  const std::lock_guard lock(machine);
+  *attributes = {};
+  attributes->maxThreadsPerBlock = current == 0 ? 1024 : 32;
   return end_call(cudaSuccess);
 }
 cudaError_t cudaDriverGetVersion(int* version) {

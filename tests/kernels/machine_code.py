@@ -4,7 +4,8 @@
 
 MODULE is the CUDA module, or any file that cuobjdump reads. Every kernel of every architecture in it
 has to load keys and values by asynchronous copies of 16 bytes, multiply on tensor cores, leave its
-registers out of memory, and keep enough bytes in flight on a multiprocessor.
+registers out of memory, and keep enough bytes in flight on a multiprocessor. Kernels for a warpgroup
+have code for sm_90a only.
 """
 
 import argparse
@@ -24,6 +25,9 @@ IN_FLIGHT_MIN = 20 << 10
 PROCESSORS = {80: (164 << 10, 64, 32), 90: (228 << 10, 64, 32), 100: (228 << 10, 64, 32)}
 REGISTERS = 65536
 RESERVED = 1 << 10
+# Of a kernel for a warpgroup: keys or values of a tile are 8 products, in a prologue, a loop and an end.
+PRODUCTS = 32
+WARPGROUP_ARCHITECTURE = 90
 ELEMENTS = {"__half": "fp16", "__nv_bfloat16": "bf16"}
 
 
@@ -52,7 +56,7 @@ def tiles():
 class Kernel:
     """One attention kernel of one architecture; None as its template's name means another kernel."""
 
-    PATTERN = re.compile(r"(decode|prefill)_kernel<([^<>]*)>")
+    PATTERN = re.compile(r"(decode|warpgroup_prefill|prefill)_kernel<([^<>]*)>")
 
     def __init__(self, architecture, symbol, name):
         self.architecture = architecture
@@ -63,8 +67,8 @@ class Kernel:
             numbers = [part.split("::")[-1].strip() for part in found[2].split(",")]
             self.template = found[1] + "_kernel"
             self.element = ELEMENTS[numbers[0]]
-            self.float8 = numbers[1] == "Float8"
-            self.head_dim = int(numbers[2])
+            self.float8 = len(numbers) > 1 and numbers[1] == "Float8"
+            self.head_dim = int(numbers[2]) if len(numbers) > 2 else 128
             self.columns = int(numbers[3]) if len(numbers) > 3 else 0
         self.registers = self.stack = self.local = self.static = 0
         self.instructions = []
@@ -75,6 +79,22 @@ class Kernel:
 
     def count(self, pattern):
         return sum(1 for one in self.instructions if re.match(pattern, one))
+
+    @property
+    def by_warpgroups(self):
+        return self.template.startswith("warpgroup")
+
+    def overlapped_exponentials(self):
+        """Those between the wait for the scores and that for the sums."""
+        count = None
+        for one in self.instructions:
+            if re.match(r"WARPGROUP\.DEPBAR", one):
+                if count is not None:
+                    return count
+                count = 0 if one.rstrip().endswith("0x1") else None
+            elif count is not None and one.startswith("MUFU.EX2"):
+                count += 1
+        return 0
 
     def blocks(self, size):
         shared, warps, blocks = PROCESSORS[self.architecture]
@@ -98,7 +118,7 @@ def read_kernels(cuobjdump, module):
     architecture = None
     for line in usage.splitlines():
         if match := re.match(r"arch = sm_(\d+)", line) or re.match(r".*for sm_(\d+)", line):
-            architecture = int(match[1])
+            architecture = int(match[1])  # sm_90a, too
         elif match := re.match(r"\s*Function (\S+?):", line):
             symbol = match[1]
         elif match := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", line):
@@ -107,7 +127,7 @@ def read_kernels(cuobjdump, module):
     kernels = {}
     for (architecture, symbol), numbers in found.items():
         kernel = Kernel(architecture, symbol, names[symbol])
-        if kernel.template:
+        if kernel.template and (not kernel.by_warpgroups or architecture == WARPGROUP_ARCHITECTURE):
             kernel.registers, kernel.stack, kernel.static, kernel.local = numbers
             kernels[architecture, symbol] = kernel
     current = None
@@ -126,10 +146,19 @@ def problems_of(kernel, size):
             f"{'fp8' if kernel.float8 else kernel.element}, {kernel.head_dim}, {kernel.columns}>"
     if kernel.count(r"(STL|LDL)") or kernel.local:
         yield f"{where}: registers are spilled to memory"
-    if not kernel.count(r"HMMA"):
-        yield f"{where}: no product on tensor cores (HMMA)"
-    if not kernel.count(r"LDSM"):
-        yield f"{where}: no ldmatrix (LDSM)"
+    if kernel.by_warpgroups:
+        # One at a time, each product would have its own wait.
+        if kernel.count(r"HGMMA") != PRODUCTS or kernel.count(r"WARPGROUP.DEPBAR") > 4:
+            yield f"{where}: {kernel.count('HGMMA')} products (HGMMA) with " \
+                  f"{kernel.count('WARPGROUP.DEPBAR')} waits, {PRODUCTS} with 4 are expected"
+        if kernel.overlapped_exponentials() < 64:
+            yield f"{where}: {kernel.overlapped_exponentials()} exponentials of 64 are computed while " \
+                  f"products are in flight"
+    else:
+        if not kernel.count(r"HMMA"):
+            yield f"{where}: no product on tensor cores (HMMA)"
+        if not kernel.count(r"LDSM"):
+            yield f"{where}: no ldmatrix (LDSM)"
     if not kernel.count(r"LDGSTS.*\.128"):
         yield f"{where}: no asynchronous copy of 16 bytes (LDGSTS)"
     blocks = kernel.blocks(size)
@@ -152,12 +181,14 @@ def main():
         there = [k for k in kernels if k.architecture == architecture]
         for element in ELEMENTS.values():
             for key in sizes:
+                if key[0].startswith("warpgroup") and architecture != WARPGROUP_ARCHITECTURE:
+                    continue
                 if not any(k.key == key and k.element == element for k in there):
                     problems.append(f"sm_{architecture}: there is no {key} in {element}")
     if not architectures:
         problems.append("the module has no attention kernels")
     columns = ("arch", "kernel", "head dim", "rows", "KV", "registers", "shared KiB", "blocks/SM",
-               "in flight KiB/SM", "HMMA", "LDSM", "LDGSTS.128")
+               "in flight KiB/SM", "HMMA", "HGMMA", "LDSM", "LDGSTS.128")
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     order = sorted(kernels, key=lambda k: (k.architecture, k.template, k.element, k.head_dim, k.columns,
                                            k.float8))
@@ -168,10 +199,10 @@ def main():
             continue
         blocks = kernel.blocks(size)
         rows = kernel.columns or (128 if kernel.head_dim <= 128 else 64)
-        print(f"| {kernel.architecture} | {kernel.template.split('_')[0]} | {kernel.head_dim} | {rows} "
+        print(f"| {kernel.architecture} | {kernel.template.removesuffix('_kernel')} | {kernel.head_dim} | {rows} "
               f"| {'fp8' if kernel.float8 else kernel.element} | {kernel.registers} "
               f"| {size['shared'] / 1024:.0f} | {blocks} | {blocks * size['in_flight'] / 1024:.0f} "
-              f"| {kernel.count('HMMA')} | {kernel.count('LDSM')} | {kernel.count('LDGSTS.*128')} |")
+              f"| {kernel.count('HMMA')} | {kernel.count('HGMMA')} | {kernel.count('LDSM')} | {kernel.count('LDGSTS.*128')} |")
     for problem in problems:
         print(f"machine_code: {problem}", file=sys.stderr)
     print(f"{len(kernels)} attention kernels, {len(problems)} problems")

@@ -8,16 +8,16 @@
 using kvtier::kernels::DecodeTiles;
 using kvtier::kernels::kAttentionThreads;
 using kvtier::kernels::PrefillTiles;
+using kvtier::kernels::WarpgroupTiles;
 
 int main() {
   const char* separator = "[";
   const auto print = [&](const char* kernel, int head_dim, int columns, int kv_bytes, int stages,
-                         int shared, int in_flight) {
+                         int shared, int in_flight, int threads = kAttentionThreads) {
     std::printf(
         "%s\n{\"kernel\": \"%s\", \"head_dim\": %d, \"columns\": %d, \"kv_bytes\": %d, "
         "\"threads\": %d, \"stages\": %d, \"shared\": %d, \"in_flight\": %d}",
-        separator, kernel, head_dim, columns, kv_bytes, kAttentionThreads, stages, shared,
-        in_flight);
+        separator, kernel, head_dim, columns, kv_bytes, threads, stages, shared, in_flight);
     separator = ",";
   };
   for (const int head_dim : {64, 128, 256}) {
@@ -32,5 +32,8 @@ int main() {
             tiles.bytes_in_flight());
     }
   }
+  print("warpgroup_prefill_kernel", WarpgroupTiles::kHeadDim, 0, kvtier::kernels::kElementBytes,
+        WarpgroupTiles::kKeyStages, WarpgroupTiles::kSharedBytes, WarpgroupTiles::kBytesInFlight,
+        WarpgroupTiles::kThreads);
   std::printf("]\n");
 }
