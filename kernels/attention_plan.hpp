@@ -55,8 +55,8 @@ struct AttentionPlan {
                                            std::span<const std::int64_t> query_begin,
                                            std::int64_t multiprocessors);
 
-/// Adds items and merges without rows to the plan of a batch whose requests have one new token each.
-/// All sizes of the plan then depend only on the number of requests.
+/// Adds items and merges without rows to the plan of a batch whose requests have one new token
+/// each. All sizes of the plan then depend only on the number of requests.
 void pad_decode(AttentionPlan& plan, const PagedAttentionShape& shape, std::int64_t requests,
                 std::int64_t multiprocessors);
 

@@ -178,8 +178,7 @@ void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream) {
     decoder.forward(batch, pool, stream);
   }
   DecoderBatch step;
-  for (std::size_t requests = 0; requests < static_cast<std::size_t>(limits.requests);
-       ++requests) {
+  for (std::size_t requests = 0; requests < static_cast<std::size_t>(limits.requests); ++requests) {
     step.add(std::span(tokens).first(1), std::span(slots).subspan(requests, 1));
     decoder.forward(step, pool, stream);
     decoder.forward(step, pool, stream);  // captured

@@ -44,8 +44,8 @@ struct ServingSetup {
 [[nodiscard]] KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes);
 [[nodiscard]] std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup);
 /// Passes of all sizes for which a GPU chooses kernels, and decode steps of all batch sizes until
-/// they are captured, in slots without KV. A GPU loads a kernel at its first call. Does nothing on a
-/// CPU.
+/// they are captured, in slots without KV. A GPU loads a kernel at its first call. Does nothing on
+/// a CPU.
 void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream);
 
 /// One pass through the model, and the slots of HBM that it fills. A token is a function of its

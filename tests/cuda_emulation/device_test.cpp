@@ -183,9 +183,8 @@ TEST_F(CudaDevice, KnowsLinksFasterThanPcie5) {
 
 TEST_F(CudaDevice, LeavesNothingBehindWhenOpeningFails) {
   const Counters before = module_.counters();
-  for (const char* function :
-       {"cublasLtCreate", "cublasLtMatmulPreferenceCreate", "cudaGetDeviceProperties",
-        "cudaDeviceGetAttribute"}) {
+  for (const char* function : {"cublasLtCreate", "cublasLtMatmulPreferenceCreate",
+                               "cudaGetDeviceProperties", "cudaDeviceGetAttribute"}) {
     module_.fail(function, 1);
     EXPECT_THROW(module_.open(0, ElementType::bfloat16), DeviceError) << function;
     EXPECT_EQ(module_.counters().blas_handles, before.blas_handles) << function;
@@ -207,9 +206,12 @@ TEST_F(CudaDevice, ChoosesAKernelOnceForProductsOfAboutAsManyRows) {
     stream_->synchronize();
     return module_.counters().blas_choices - before;
   };
-  for (const auto& [first, last, rows] :
-       {std::array<std::int64_t, 3>{1, 1, 1}, {16, 16, 16}, {17, 32, 32}, {33, 64, 64},
-        {65, 128, 128}, {449, 512, 512}}) {
+  for (const auto& [first, last, rows] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                          {16, 16, 16},
+                                          {17, 32, 32},
+                                          {33, 64, 64},
+                                          {65, 128, 128},
+                                          {449, 512, 512}}) {
     EXPECT_EQ(choices_for(rows), 1) << rows;
     for (const std::int64_t m : {first, (first + last) / 2, last, first}) {
       EXPECT_EQ(device_->gemm_rows(m), rows) << m;

@@ -58,7 +58,8 @@ std::size_t memory_of_device() {
 
 /// Whether the next step of the stream's work may run.
 bool may_run(const CUstream_st& stream) {
-  return !stream.work.empty() && (stream.work.front().after == nullptr || stream.work.front().after->done);
+  return !stream.work.empty() &&
+         (stream.work.front().after == nullptr || stream.work.front().after->done);
 }
 
 void run_step(CUstream_st& stream) {
@@ -592,8 +593,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   captures = false;
   return end_call(*graph != nullptr ? cudaSuccess : cudaErrorInvalidValue);
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph,
-                                 unsigned long long) {
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long) {
   KVTIER_CALL;
   *instance = new CUgraphExec_st{.device = current, .work = graph->work};
   ++count().graphs;

@@ -194,8 +194,8 @@ class CudaDevice final : public Device {
     if (waits_block()) {
       check("cudaSetDeviceFlags", cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
     }
-    workspace_ = std::min(kWorkspaceMax,
-                          Bytes(static_cast<std::int64_t>(properties.totalGlobalMem) / kWorkspaces));
+    workspace_ = std::min(
+        kWorkspaceMax, Bytes(static_cast<std::int64_t>(properties.totalGlobalMem) / kWorkspaces));
     products_.emplace(kDataType<Element>, static_cast<std::size_t>(workspace_.value));
     const std::size_t blas_version = cublasLtGetVersion();
     info_.kind = "cuda";
@@ -287,8 +287,8 @@ class CudaDevice final : public Device {
       std::ranges::copy(left.first(count), list.on_host);
       copy(list.on_device, list.on_host, Bytes(static_cast<std::int64_t>(count * sizeof(Piece))),
            stream);
-      check("copy_pieces", kernels::cuda::copy_pieces(list.on_device,
-                                                      static_cast<std::int64_t>(count), queue));
+      check("copy_pieces",
+            kernels::cuda::copy_pieces(list.on_device, static_cast<std::int64_t>(count), queue));
       check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
       left = left.subspan(count);
     }
@@ -307,16 +307,13 @@ class CudaDevice final : public Device {
       products_->multiply(work, workspace_of(stream), on(stream));
     }
   }
-  [[nodiscard]] std::int64_t gemm_rows(std::int64_t m) const override {
-    return GemmPlans::rows(m);
-  }
+  [[nodiscard]] std::int64_t gemm_rows(std::int64_t m) const override { return GemmPlans::rows(m); }
   [[nodiscard]] std::unique_ptr<Graph> capture(Stream& stream,
                                                const std::function<void()>& queue) override {
     auto captured = std::make_unique<CudaGraph>();
     static_cast<void>(workspace_of(stream));  // nothing may be allocated meanwhile
     const cudaStream_t from = on(stream);
-    check("cudaStreamBeginCapture",
-          cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal));
+    check("cudaStreamBeginCapture", cudaStreamBeginCapture(from, cudaStreamCaptureModeThreadLocal));
     try {
       queue();
     } catch (...) {
@@ -328,8 +325,7 @@ class CudaDevice final : public Device {
     return captured;
   }
   void launch(Graph& graph, Stream& stream) override {
-    check("cudaGraphLaunch",
-          cudaGraphLaunch(static_cast<CudaGraph&>(graph).instance, on(stream)));
+    check("cudaGraphLaunch", cudaGraphLaunch(static_cast<CudaGraph&>(graph).instance, on(stream)));
   }
   [[nodiscard]] bool has_attention(AttentionLibrary library,
                                    const kernels::PagedAttentionShape& shape) const override {
@@ -348,8 +344,8 @@ class CudaDevice final : public Device {
     const std::int64_t requests = std::ssize(query_begin) - 1;
     const bool one_each =
         requests > 0 && std::ranges::adjacent_find(query_begin, [](std::int64_t a, std::int64_t b) {
-          return b - a != 1;
-        }) == query_begin.end();
+                          return b - a != 1;
+                        }) == query_begin.end();
     if (one_each) {
       kernels::pad_decode(planned, shape, requests, info_.processors);
     }

@@ -19,9 +19,9 @@ GemmPlans::GemmPlans(cudaDataType_t type, std::size_t workspace)
         cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   product_.reset(product);
   const cublasOperation_t turned = CUBLAS_OP_T;
-  check("cublasLtMatmulDescSetAttribute",
-        cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &turned,
-                                       sizeof turned));
+  check(
+      "cublasLtMatmulDescSetAttribute",
+      cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned));
   cublasLtMatmulPreference_t preference = nullptr;
   check("cublasLtMatmulPreferenceCreate", cublasLtMatmulPreferenceCreate(&preference));
   preference_.reset(preference);
@@ -33,9 +33,7 @@ GemmPlans::GemmPlans(cudaDataType_t type, std::size_t workspace)
 std::int64_t GemmPlans::rows(std::int64_t m) {
   constexpr std::int64_t kSmall = 16;
   constexpr std::int64_t kTile = 64;
-  return m <= kSmall       ? m
-         : m <= 2 * kSmall ? 2 * kSmall
-                           : (m + kTile - 1) / kTile * kTile;
+  return m <= kSmall ? m : m <= 2 * kSmall ? 2 * kSmall : (m + kTile - 1) / kTile * kTile;
 }
 
 GemmPlans::Layouts GemmPlans::layouts_of(const Size& size) const {
@@ -68,9 +66,9 @@ cublasLtMatmulAlgo_t GemmPlans::choose(const Size& size) const {
 
 bool GemmPlans::takes(const Layouts& layouts, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t found{};
-  return cublasLtMatmulAlgoCheck(handle_.get(), product_.get(), layouts.weights.get(), layouts.input.get(),
-                                 layouts.output.get(), layouts.output.get(), &algorithm,
-                                 &found) == CUBLAS_STATUS_SUCCESS &&
+  return cublasLtMatmulAlgoCheck(handle_.get(), product_.get(), layouts.weights.get(),
+                                 layouts.input.get(), layouts.output.get(), layouts.output.get(),
+                                 &algorithm, &found) == CUBLAS_STATUS_SUCCESS &&
          found.workspaceSize <= workspace_;
 }
 
@@ -96,10 +94,10 @@ void GemmPlans::multiply(const GemmWork& work, void* workspace, cudaStream_t str
   const float one = 1;
   const float zero = 0;
   check("cublasLtMatmul",
-        cublasLtMatmul(handle_.get(), product_.get(), &one, work.weights, plan.layouts.weights.get(),
-                       work.input, plan.layouts.input.get(), &zero, work.output,
-                       plan.layouts.output.get(), work.output, plan.layouts.output.get(),
-                       &plan.algorithm, workspace, workspace_, stream));
+        cublasLtMatmul(handle_.get(), product_.get(), &one, work.weights,
+                       plan.layouts.weights.get(), work.input, plan.layouts.input.get(), &zero,
+                       work.output, plan.layouts.output.get(), work.output,
+                       plan.layouts.output.get(), &plan.algorithm, workspace, workspace_, stream));
 }
 
 }  // namespace kvtier

@@ -18,8 +18,7 @@ Passes passes_of(std::span<const ComputedWork> work, const TimingModel& timing) 
     }
     times.predicted += timing.decode_warm_up(w.passes_before).seconds();
     for (std::int64_t i = 0; i < w.iterations; ++i) {
-      times.predicted +=
-          timing.decode_duration(w.batch, w.context + Tokens(w.batch * i)).seconds();
+      times.predicted += timing.decode_duration(w.batch, w.context + Tokens(w.batch * i)).seconds();
     }
   }
   return passes;

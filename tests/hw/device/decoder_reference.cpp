@@ -244,13 +244,13 @@ std::vector<std::pair<std::string, double>> decoder_errors(Device& device) {
 
 std::string captured_steps_differ(Device& device) {
   static constexpr DecoderShape kShape{.layers = 2,
-                                .hidden = 32,
-                                .query_heads = 2,
-                                .kv_heads = 1,
-                                .head_dim = 16,
-                                .intermediate = 48,
-                                .gated = true,
-                                .vocabulary = 40};
+                                       .hidden = 32,
+                                       .query_heads = 2,
+                                       .kv_heads = 1,
+                                       .head_dim = 16,
+                                       .intermediate = 48,
+                                       .gated = true,
+                                       .vocabulary = 40};
   constexpr std::array<std::int64_t, 3> kPrompts{7, 253, 30};
   static constexpr std::int64_t kRoom = 272;
   constexpr int kSteps = 6;
@@ -280,8 +280,8 @@ std::string captured_steps_differ(Device& device) {
       const std::int64_t length = kPrompts[r] + more;
       std::vector<std::int32_t> slots(static_cast<std::size_t>(length));
       std::iota(slots.begin(), slots.end(), static_cast<std::int32_t>(r) * kRoom);
-      const std::vector<std::int32_t> tokens(
-          static_cast<std::size_t>(added > 0 ? added : length), static_cast<std::int32_t>(r + 3));
+      const std::vector<std::int32_t> tokens(static_cast<std::size_t>(added > 0 ? added : length),
+                                             static_cast<std::int32_t>(r + 3));
       batch.add(tokens, slots);
     }
     return batch;

@@ -36,7 +36,9 @@ class SimpleTiming final : public TimingModel {
 // context: 5 and 5.002 ms, and once 3 ms more; half of that.
 TEST(PassesOf, HavePaceOfMeasuredTimeOverPredictedTime) {
   const std::vector<ComputedWork> work{
-      {.parts = {{.added = Tokens(3), .past = Tokens(0)}}, .seconds = 0.035, .submit_seconds = 0.003},
+      {.parts = {{.added = Tokens(3), .past = Tokens(0)}},
+       .seconds = 0.035,
+       .submit_seconds = 0.003},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .batch = 1, .seconds = 0.025},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0108, .passes_before = 1},
       {.parts = {{.added = Tokens(1), .past = Tokens(9)}}, .seconds = 0.0096, .passes_before = 2},
