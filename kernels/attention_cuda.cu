@@ -917,19 +917,28 @@ __device__ void prefill_by_warpgroups(const AttentionCall<Element, Element>& cal
   const auto copy_values = [&](int tile) {
     copy(place.values, values_of(tile), value_slots, tile);
   };
+  // Four pairs at a time take few registers beside the sums and scores in flight.
   const auto turn_own_keys = [&](int tile) {
     if (tile < tiles) {
-#pragma unroll 1
-      for (int i = 0; i < kCopies; ++i) {
-        const std::int64_t key = item.key_begin + tile * kKeys + own_row + i * kRowsOfCopy;
+#pragma unroll 4
+      for (int i = 0; i < 2 * kCopies; ++i) {
+        const std::int64_t key = item.key_begin + tile * kKeys + own_row + i / 2 * kRowsOfCopy;
         const std::int64_t position = key < item.key_end ? key : item.key_end - 1;
-        auto* const low = reinterpret_cast<uint4*>(own_of(keys_of(tile), i));
-        auto* const high = low + HalvedTile::kHalf / sizeof(uint4);
-        Eight first = unpack<Element>(*low);
-        Eight second = unpack<Element>(*high);
-        turn(first, second, call.angles, position * (Tiles::kHeadDim / 2) + own_chunk * 8);
-        *low = pack<Element>(first);
-        *high = pack<Element>(second);
+        const std::int64_t angle = position * (Tiles::kHeadDim / 2) + own_chunk * 8 + i % 2 * 4;
+        const float4 cosines = *reinterpret_cast<const float4*>(call.angles.cosines + angle);
+        const float4 sines = *reinterpret_cast<const float4*>(call.angles.sines + angle);
+        auto* const low = reinterpret_cast<uint2*>(own_of(keys_of(tile), i / 2)) + i % 2;
+        auto* const high = low + HalvedTile::kHalf / sizeof(uint2);
+        const uint2 first = *low;
+        const uint2 second = *high;
+        const float2 a = unpack<Element>(first.x);
+        const float2 b = unpack<Element>(first.y);
+        const float2 c = unpack<Element>(second.x);
+        const float2 d = unpack<Element>(second.y);
+        *low = {pack<Element>(a.x * cosines.x - c.x * sines.x, a.y * cosines.y - c.y * sines.y),
+                pack<Element>(b.x * cosines.z - d.x * sines.z, b.y * cosines.w - d.y * sines.w)};
+        *high = {pack<Element>(a.x * sines.x + c.x * cosines.x, a.y * sines.y + c.y * cosines.y),
+                 pack<Element>(b.x * sines.z + d.x * cosines.z, b.y * sines.w + d.y * cosines.w)};
       }
     }
   };

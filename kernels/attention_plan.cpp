@@ -14,23 +14,24 @@ constexpr std::int64_t kBlocksPerProcessor = 2;
 constexpr std::int64_t kDecodeRounds = 4;
 constexpr std::int64_t kPrefillRounds = 1;
 constexpr std::int64_t kPartKeysMin = 256;
-/// Keys that a block takes at a time, in decode and prefill.
-constexpr std::int64_t kKeyUnit = 64;
+/// Keys that a block takes at a time: all warps in decode, the largest tile in prefill.
+constexpr std::int64_t kDecodeKeyUnit = 64;
+constexpr std::int64_t kPrefillKeyUnit = WarpgroupTiles::kKeys;
 
 std::int64_t ceiling(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Splits `tiles`, which have all their keys, into items, and appends their merges.
 void split(const std::vector<AttentionItem>& tiles, std::int64_t kv_heads, std::int64_t blocks,
-           std::vector<AttentionItem>& items, AttentionPlan& plan) {
+           std::int64_t key_unit, std::vector<AttentionItem>& items, AttentionPlan& plan) {
   std::int64_t keys = 0;
   for (const AttentionItem& tile : tiles) {
     keys += tile.key_end;
   }
   const std::int64_t share =
-      std::max(kPartKeysMin, ceiling(ceiling(keys * kv_heads, blocks), kKeyUnit) * kKeyUnit);
+      std::max(kPartKeysMin, ceiling(ceiling(keys * kv_heads, blocks), key_unit) * key_unit);
   for (const AttentionItem& tile : tiles) {
     const std::int64_t wanted = ceiling(tile.key_end, share);
-    const std::int64_t each = ceiling(ceiling(tile.key_end, wanted), kKeyUnit) * kKeyUnit;
+    const std::int64_t each = ceiling(ceiling(tile.key_end, wanted), key_unit) * key_unit;
     const std::int64_t parts = ceiling(tile.key_end, each);
     if (parts == 1) {
       items.push_back(tile);
@@ -90,8 +91,8 @@ AttentionPlan plan_attention(const PagedAttentionShape& shape,
     }
   }
   const std::int64_t blocks = multiprocessors * kBlocksPerProcessor;
-  split(decode, shape.kv_heads, blocks * kDecodeRounds, plan.decode, plan);
-  split(prefill, shape.kv_heads, blocks * kPrefillRounds, plan.prefill, plan);
+  split(decode, shape.kv_heads, blocks * kDecodeRounds, kDecodeKeyUnit, plan.decode, plan);
+  split(prefill, shape.kv_heads, blocks * kPrefillRounds, kPrefillKeyUnit, plan.prefill, plan);
   return plan;
 }
 

@@ -157,21 +157,23 @@ TEST(AttentionPlan, CoversEveryRowAndKeyOnce) {
       }
     }
     ASSERT_TRUE(parts.empty());
-    const auto longest_is_fair = [&](const std::vector<AttentionItem>& items, std::int64_t blocks) {
+    const auto longest_is_fair = [&](const std::vector<AttentionItem>& items, std::int64_t blocks,
+                                     std::int64_t unit) {
       std::int64_t keys = 0;
       for (const AttentionItem& item : items) {
         keys += item.key_end - item.key_begin;
       }
       const std::int64_t share = keys * kv_heads / blocks;
       ASSERT_TRUE(items.empty() || items.front().key_end - items.front().key_begin <=
-                                       std::max<std::int64_t>(256, share + 64));
+                                       std::max<std::int64_t>(256, share + unit));
     };
-    longest_is_fair(plan.decode, multiprocessors * 8);
-    longest_is_fair(plan.prefill, multiprocessors * 2);
+    longest_is_fair(plan.decode, multiprocessors * 8, 64);
+    longest_is_fair(plan.prefill, multiprocessors * 2, 128);
   }
 }
 
-// 163 KiB is what a block of sm_80 may have; two blocks of sm_90 share 228 KiB less 1 KiB each.
+// 163 KiB is what a block of sm_80 may have, and 227 KiB one of sm_90; two blocks of sm_90 share
+// 228 KiB less 1 KiB each.
 TEST(AttentionTiles, FitInSharedMemory) {
   for (const int head_dim : {64, 128, 256}) {
     for (const int kv_bytes : {1, 2}) {
@@ -189,6 +191,7 @@ TEST(AttentionTiles, FitInSharedMemory) {
       EXPECT_LE(prefill.shared_bytes(), 113 << 10) << head_dim << " " << kv_bytes;
     }
   }
+  EXPECT_LE(WarpgroupTiles::kSharedBytes, 227 << 10);
 }
 
 }  // namespace

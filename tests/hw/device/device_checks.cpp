@@ -218,6 +218,8 @@ std::vector<AttentionCase> attention_cases() {
     add("SharedPrefix", shape(4, 2, 64), {{3, 70}, {1, 65}, {10, 90}}).shared = 60;
     // The second context is the first up to its last token: a part of another's new tokens.
     add("SharedWithNewTokens", shape(2, 2, 64), {{20, 60}, {1, 50}}).shared = 49;
+    // 272 items of five tiles of keys, which a GPU of 132 multiprocessors does not split.
+    add("ManyTiles128", shape(8, 8, 128), Requests(34, {17, 530})).shared = 500;
     add("NothingNew", shape(2, 2, 64), {{0, 10}, {0, 0}});
     add("NoRequests", shape(2, 2, 64), {});
   }
@@ -242,16 +244,20 @@ double attention_error(Device& device, const AttentionCase& c, Mistake mistake) 
   const auto tokens = static_cast<std::size_t>(context_begin.back());
   const auto queried = static_cast<std::size_t>(query_begin.back());
 
-  // Twice as many slots as tokens; slots outside of contexts hold no numbers.
-  const std::size_t pool = 2 * tokens + 1;
+  // Twice as many slots as different tokens; slots outside of contexts hold no numbers.
+  std::size_t different = tokens;
+  for (std::size_t r = 1; r < c.requests.size(); ++r) {
+    different -= static_cast<std::size_t>(std::min(c.shared, c.requests[r].second));
+  }
+  const std::size_t pool = 2 * different + 1;
   std::vector<std::int32_t> places(pool);
   std::iota(places.begin(), places.end(), 0);
   std::shuffle(places.begin(), places.end(), std::mt19937(7));
-  std::vector<std::int32_t> slots(places.begin(),
-                                  places.begin() + static_cast<std::ptrdiff_t>(tokens));
-  for (std::size_t r = 1; r < c.requests.size(); ++r) {
-    for (std::int64_t t = 0; t < std::min(c.shared, c.requests[r].second); ++t) {
-      slots[static_cast<std::size_t>(context_begin[r] + t)] = slots[static_cast<std::size_t>(t)];
+  std::vector<std::int32_t> slots;
+  auto place = places.begin();
+  for (std::size_t r = 0; r < c.requests.size(); ++r) {
+    for (std::int64_t t = 0; t < c.requests[r].second; ++t) {
+      slots.push_back(r > 0 && t < c.shared ? slots[static_cast<std::size_t>(t)] : *place++);
     }
   }
   std::vector<bool> used(pool);
