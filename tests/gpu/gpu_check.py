@@ -7,8 +7,8 @@ long contexts, a calibration, a validation at ten times the memory, and the kern
   gpu_check.py ... --quick                                 the same steps with a tiny model; also for --device cpu:1
 
 A step has a budget and may also use the seconds that earlier steps left. A step beyond its budget is interrupted, which keeps its
-finished measurements, and the next step begins. After each step, DIR has results.tar.gz, summary.txt and profile.json of all steps
-so far. `gpu_page.py DIR` makes a page and a profile of them. The exit code is 1 if a step failed or did not run."""
+finished measurements, and the next step begins. After each step, DIR has results.tar.gz, summary.txt and profile.json of all
+steps so far. `gpu_page.py DIR` makes a page and a profile of them. The exit code is 1 if a step failed or did not run."""
 
 import argparse
 import ctypes
@@ -88,7 +88,7 @@ class Check:
             sys.exit(f"gpu_check: {here / ARCHIVE} is missing; make it with `make gpu-carry`, or name --bin and --tests")
         root = self.work / "programs"
         with tarfile.open(here / ARCHIVE) as archive:
-            archive.extractall(root)
+            archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         self.bin = root / "bin"
         self.tests = self.bin / "device_tests"
         self.configs = root / "share/kvtier/configs"
@@ -121,8 +121,8 @@ class Check:
 
     def probe(self, seconds):
         small = ["--longest", 24, "--samples", 2, "--copy-bytes", 1 << 18] if self.options.quick else []
-        yield [self.program("kvtier_device_probe"), *self.device(), "--model", self.model(), "--json", self.results / "probe.json",
-               "--seconds", max(1, round(0.9 * seconds)), *small], (0,), None
+        yield [self.program("kvtier_device_probe"), *self.device(), "--model", self.model(), "--json",
+               self.results / "probe.json", "--seconds", max(1, round(0.9 * seconds)), *small], (0,), None
 
     def attention(self, _):
         # FlashInfer's kernels are in a module of their own beside a second copy of the program.
@@ -172,8 +172,8 @@ class Check:
         for name, shape in shapes.items():
             if self.options.quick:
                 shape = ["--new", 1, "--batch", 2, "--past", 64, "--query-heads", 2]
-            yield [self.program("kvtier_attention_bench"), *self.device(), *shape, "--seconds",
-                   0.05 if self.options.quick else 0.1, "--json", self.results / f"kernels-{name}.json"], (0,), None
+            yield [self.program("kvtier_attention_bench"), *self.device(), *shape, "--seconds", 0.05, "--json",
+                   self.results / f"kernels-{name}.json"], (0,), None
 
     # ---- Running ----
 
@@ -265,7 +265,8 @@ class Check:
         if not self.on_cuda or not shutil.which("nvidia-smi"):
             return None
         with open(self.results / "nvidia-smi.txt", "wb") as text:
-            subprocess.run(["nvidia-smi", "-q", "-d", "CLOCK,POWER,PERFORMANCE,TEMPERATURE"], stdout=text, stderr=text, check=False)
+            subprocess.run(["nvidia-smi", "-q", "-d", "CLOCK,POWER,PERFORMANCE,TEMPERATURE"], stdout=text, stderr=text,
+                           check=False)
         with open(self.results / "clocks.csv", "wb") as table:
             return subprocess.Popen(["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv", "-lms", "50"], stdout=table,
                                     stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
@@ -292,8 +293,9 @@ class Check:
             self.keep()
             shutil.rmtree(self.work, ignore_errors=True)
         states = [self.state["steps"].get(name, {}).get("state", "to do") for name in self.options.steps or names]
-        print(f"{sum(state in ('done', 'cut') for state in states)} of {len(states)} steps have results: {self.out / 'results.tar.gz'}")
-        return 0 if all(state in ("done", "cut") for state in states) else 1
+        good = sum(state in ("done", "cut") for state in states)
+        print(f"{good} of {len(states)} steps have results: {self.out / 'results.tar.gz'}")
+        return 0 if good == len(states) else 1
 
 
 def end_with_parent():
@@ -323,8 +325,8 @@ def host():
 
 
 def revision(folder):
-    found = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"], capture_output=True,
-                           text=True, check=False)
+    found = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+                           capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 
 

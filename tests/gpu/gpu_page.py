@@ -259,7 +259,8 @@ def provenance(results, state):
     rows = [["device", device.get("name") or probe.get("device") or state.get("device", "unknown")],
             ["driver", ", ".join(filter(None, [driver, device.get("driver") or probe.get("driver")])) or "unknown"],
             ["libraries", ", ".join(f"{name} {version}" for name, version in sorted(libraries.items())) or "unknown"],
-            ["host", f"{host.get('processors', '?')} processors of {host.get('cpu', 'unknown')}, {host.get('system', 'unknown')}"],
+            ["host", f"{host.get('processors', '?')} processors of {host.get('cpu', 'unknown')}, "
+                     f"{host.get('system', 'unknown')}"],
             ["drive", (profile or {}).get("storage", {}).get("file_system", "not measured")],
             ["source", f"commit {source.get('commit', 'unknown')}"], ["began", state.get("began", "unknown")]]
     return markdown(["", ""], rows)
@@ -294,23 +295,25 @@ def page(results):
         lines += [PROBE_NOTES[table], ""] if table in PROBE_NOTES else []
         lines += markdown(header, rows)
     header, rows = clocks(results)
-    lines += ["### Clocks, power and temperature", "", "During all steps, every 50 ms.", "", *markdown(header, rows)] if rows else []
+    if rows:
+        lines += ["### Clocks, power and temperature", "", "During all steps, every 50 ms.", "", *markdown(header, rows)]
 
     header, rows = attention_table(results)
     if rows:
         lines += ["## Attention behind long contexts", "",
-                  "One request and one layer, in random slots: milliseconds, and in brackets GB/s of one KV head. The limit only reads "
-                  "the KV.", "", *markdown(header, rows)]
+                  "One request and one layer, in random slots: milliseconds, and in brackets GB/s of one KV head. The limit only "
+                  "reads the KV.", "", *markdown(header, rows)]
     summary = profile_lines(results)
     lines += ["## Calibration", "", *(f"* {line}" for line in summary), "", *markdown(*profile_table(results))] if summary else []
     runs, metrics = validation_tables(results)
     if runs[1]:
         lines += ["## Simulated beside measured", "",
-                  "`kvtier validate configs/validation/quarter-hour.json --only SYSTEM --repetitions 1`. A run is a round and a system.",
-                  "", *markdown(*runs), *markdown(*metrics)]
+                  "`kvtier validate configs/validation/quarter-hour.json --only SYSTEM --repetitions 1`. A run is a round and a "
+                  "system.", "", *markdown(*runs), *markdown(*metrics)]
     tables = list(kernel_tables(results))
-    lines += ["## Kernels", "", "Median milliseconds of one layer, and in brackets GB/s of KV. A star marks samples beside other work.",
-              ""] if tables else []
+    if tables:
+        lines += ["## Kernels", "", "Median milliseconds of one layer, and in brackets GB/s of KV. A star marks samples beside other "
+                  "work.", ""]
     for title, header, rows in tables:
         lines += [f"{title[:1].upper()}{title[1:]}.", "", *markdown(header, rows)]
     return "\n".join(lines).rstrip("\n") + "\n"
