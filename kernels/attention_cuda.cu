@@ -917,28 +917,57 @@ __device__ void prefill_by_warpgroups(const AttentionCall<Element, Element>& cal
   const auto copy_values = [&](int tile) {
     copy(place.values, values_of(tile), value_slots, tile);
   };
-  // Four pairs at a time take few registers beside the sums and scores in flight.
+  // Four pairs at a time take few registers beside the sums and scores in flight. The angles of a
+  // later row are those of the first one, turned by the rows between. Rows after the last key are
+  // zeros, so their angles do not matter.
   const auto turn_own_keys = [&](int tile) {
     if (tile < tiles) {
-#pragma unroll 4
-      for (int i = 0; i < 2 * kCopies; ++i) {
-        const std::int64_t key = item.key_begin + tile * kKeys + own_row + i / 2 * kRowsOfCopy;
-        const std::int64_t position = key < item.key_end ? key : item.key_end - 1;
-        const std::int64_t angle = position * (Tiles::kHeadDim / 2) + own_chunk * 8 + i % 2 * 4;
-        const float4 cosines = *reinterpret_cast<const float4*>(call.angles.cosines + angle);
-        const float4 sines = *reinterpret_cast<const float4*>(call.angles.sines + angle);
-        auto* const low = reinterpret_cast<uint2*>(own_of(keys_of(tile), i / 2)) + i % 2;
-        auto* const high = low + HalvedTile::kHalf / sizeof(uint2);
-        const uint2 first = *low;
-        const uint2 second = *high;
-        const float2 a = unpack<Element>(first.x);
-        const float2 b = unpack<Element>(first.y);
-        const float2 c = unpack<Element>(second.x);
-        const float2 d = unpack<Element>(second.y);
-        *low = {pack<Element>(a.x * cosines.x - c.x * sines.x, a.y * cosines.y - c.y * sines.y),
-                pack<Element>(b.x * cosines.z - d.x * sines.z, b.y * cosines.w - d.y * sines.w)};
-        *high = {pack<Element>(a.x * sines.x + c.x * cosines.x, a.y * sines.y + c.y * cosines.y),
-                 pack<Element>(b.x * sines.z + d.x * cosines.z, b.y * sines.w + d.y * cosines.w)};
+      const int first_key = item.key_begin + tile * kKeys + own_row;
+      const int last_key = item.key_end - 1;
+      const std::int64_t first = first_key < last_key ? first_key : last_key;
+      const std::int64_t between = kRowsOfCopy < last_key ? kRowsOfCopy : last_key;
+#pragma unroll 1
+      for (int four = 0; four < 2; ++four) {
+        const auto read = [&](const float* of, std::int64_t position, float(&to)[4]) {
+          const float4 found = *reinterpret_cast<const float4*>(
+              of + position * (Tiles::kHeadDim / 2) + own_chunk * 8 + four * 4);
+          to[0] = found.x;
+          to[1] = found.y;
+          to[2] = found.z;
+          to[3] = found.w;
+        };
+        float cosines[4];
+        float sines[4];
+        float cosines_between[4];
+        float sines_between[4];
+        read(call.angles.cosines, first, cosines);
+        read(call.angles.sines, first, sines);
+        read(call.angles.cosines, between, cosines_between);
+        read(call.angles.sines, between, sines_between);
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i) {
+          auto* const low = reinterpret_cast<uint2*>(own_of(keys_of(tile), i)) + four;
+          auto* const high = low + HalvedTile::kHalf / sizeof(uint2);
+          const uint2 lows = *low;
+          const uint2 highs = *high;
+          const float2 pairs[4] = {unpack<Element>(lows.x), unpack<Element>(lows.y),
+                                   unpack<Element>(highs.x), unpack<Element>(highs.y)};
+          const float x[4] = {pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y};
+          const float y[4] = {pairs[2].x, pairs[2].y, pairs[3].x, pairs[3].y};
+          float turned_x[4];
+          float turned_y[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            turned_x[j] = x[j] * cosines[j] - y[j] * sines[j];
+            turned_y[j] = x[j] * sines[j] + y[j] * cosines[j];
+            const float cosine = cosines[j];
+            cosines[j] = cosine * cosines_between[j] - sines[j] * sines_between[j];
+            sines[j] = cosine * sines_between[j] + sines[j] * cosines_between[j];
+          }
+          *low = {pack<Element>(turned_x[0], turned_x[1]), pack<Element>(turned_x[2], turned_x[3])};
+          *high = {pack<Element>(turned_y[0], turned_y[1]),
+                   pack<Element>(turned_y[2], turned_y[3])};
+        }
       }
     }
   };
