@@ -93,7 +93,7 @@ help:
 	@echo 'make tsan          build with the thread sanitizer, run the tests of code with threads'
 	@echo 'make cuda-emulation  build the CUDA module for the host, run its tests on an emulated GPU (needs the headers of CUDA)'
 	@echo 'make machine-code  build the CUDA module, check the machine code of the attention kernels (nvcc; needs PyPI)'
-	@echo 'make flashinfer  build the CUDA module with FlashInfer's attention beside its own, into build/flashinfer (nvcc; needs PyPI)'
+	@echo 'make flashinfer  build the CUDA module with the attention of FlashInfer beside its own, into build/flashinfer (nvcc; needs PyPI)'
 	@echo 'make fuzz          fuzz the readers of input with libFuzzer, FUZZ_SECONDS=60 each (Clang)'
 	@echo 'make gpu-check     build with CUDA, check and measure a GPU in eight minutes, results in build/gpu-check (STEPS= SCALE= DEVICE= STORAGE=)'
 	@echo 'make gpu-carry     pack the same for a machine with a GPU and no compiler, into build/gpu (GPU_CARRY=)'
