@@ -128,7 +128,7 @@ std::vector<PlannedTable> plan_matrices(const Target& target) {
     PlannedTable planned{.rules = rules_of(target)};
     planned.table = {.operation = OperationId::gemm,
                      .variant = std::string(shape.name),
-                     .method = info.kind == "cpu" ? "cblas_sgemm" : "cublasGemmEx",
+                     .method = info.kind == "cpu" ? "cblas_sgemm" : "cublasLtMatmul",
                      .cache = CacheState::cold,
                      .shape = {{"n", shape.n}, {"k", shape.k}, {"element_bytes", element}},
                      .axes = {"tokens"}};

@@ -171,7 +171,7 @@ Sample copy_beside(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
   };
   Device& device = bench->device();
   auto state = std::make_shared<State>();
-  state->copies = device.make_stream();
+  state->copies = device.make_stream(StreamKind::background);
   state->other = device.make_stream();
   for (auto* event : {&state->begin, &state->end, &state->other_begin, &state->other_end}) {
     *event = device.make_event();
@@ -568,7 +568,7 @@ class CopyPlan {
                  auto gemm = std::make_shared<Gemm>(target, tokens, target.seed);
                  auto work = std::make_shared<Layers>();
                  Device& device = target.device;
-                 work->copies = device.make_stream();
+                 work->copies = device.make_stream(StreamKind::background);
                  work->compute = device.make_stream();
                  work->begin = device.make_event();
                  work->end = device.make_event();

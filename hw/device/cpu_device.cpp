@@ -135,7 +135,7 @@ class CpuDevice final : public Device {
   [[nodiscard]] const DeviceInfo& info() const override { return info_; }
   [[nodiscard]] Bytes free_memory(MemoryKind) const override { return available_host_memory(); }
 
-  [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
+  [[nodiscard]] std::unique_ptr<Stream> make_stream(StreamKind /*kind*/) override {
     return std::make_unique<CpuStream>();
   }
   [[nodiscard]] std::unique_ptr<Event> make_event() override {

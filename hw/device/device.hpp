@@ -87,7 +87,9 @@ class Buffer {
   Bytes size_;
 };
 
-/// Work in order.
+/// Work in order. Processors take the work of background streams when that of other streams leaves
+/// some of them free.
+enum class StreamKind { usual, background };
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -237,7 +239,8 @@ class Device {
   /// Free memory of this kind.
   [[nodiscard]] virtual Bytes free_memory(MemoryKind kind) const = 0;
 
-  [[nodiscard]] virtual std::unique_ptr<Stream> make_stream() = 0;
+  [[nodiscard]] virtual std::unique_ptr<Stream> make_stream(
+      StreamKind kind = StreamKind::usual) = 0;
   [[nodiscard]] virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event, Stream& stream) = 0;
   /// Work queued on `stream` after this call starts once the event has been reached.

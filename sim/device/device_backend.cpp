@@ -35,21 +35,23 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
     layer_ends_.push_back(device_.make_event());
   }
   const ProcessorShares processors = share_processors(device_, processors_of_thread());
-  const auto make = [&](std::int64_t number, const Processors& where, bool reaches_drive) {
+  const auto make = [&](std::int64_t number, StreamKind kind, const Processors& where,
+                        bool reaches_drive) {
     return std::make_unique<Lane>(
         Lane::Setup{.device = &device_,
+                    .stream = kind,
                     .processors = where,
                     .storage = reaches_drive ? store_.open_engine() : nullptr,
                     .scratch = store_.scratch(number),
                     .failed = [this](std::exception_ptr failure) { fail(std::move(failure)); }});
   };
   std::int64_t number = 0;
-  compute_ = make(number++, processors.compute, false);
-  loads_to_hbm_ = make(number++, processors.rest, true);
-  ends_of_loads_ = make(number++, processors.rest, false);
-  saves_ = make(number++, processors.rest, false);
-  writes_ = make(number++, processors.rest, true);
-  fetches_ = make(number++, processors.rest, true);
+  compute_ = make(number++, StreamKind::usual, processors.compute, false);
+  loads_to_hbm_ = make(number++, StreamKind::background, processors.rest, true);
+  ends_of_loads_ = make(number++, StreamKind::background, processors.rest, false);
+  saves_ = make(number++, StreamKind::background, processors.rest, false);
+  writes_ = make(number++, StreamKind::background, processors.rest, true);
+  fetches_ = make(number++, StreamKind::background, processors.rest, true);
   here_.emplace(processors.rest);
   // By the streams of the run, because a device keeps memory for each stream.
   const auto run_on = [](Lane& lane, const Lane::Task& task) {

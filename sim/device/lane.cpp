@@ -7,7 +7,7 @@ namespace kvtier {
 Lane::Lane(Setup setup) : setup_(std::move(setup)) {
   add([this](const MoveLane&) {
     stay_on(setup_.processors);
-    stream_ = setup_.device->make_stream();
+    stream_ = setup_.device->make_stream(setup_.stream);
   });
   wake();
 }

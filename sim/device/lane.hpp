@@ -18,6 +18,7 @@ class Lane {
   using Task = std::function<void(const MoveLane&)>;
   struct Setup {
     Device* device = nullptr;
+    StreamKind stream = StreamKind::usual;
     Processors processors;
     std::unique_ptr<StorageEngine> storage;
     std::span<const std::int32_t> scratch;

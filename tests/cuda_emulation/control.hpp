@@ -21,6 +21,7 @@ struct Counters {
   std::int64_t products;
   /// Handles and allocations that are there now.
   std::int64_t streams;
+  std::int64_t urgent_streams;
   std::int64_t events;
   std::int64_t blas_handles;
   std::int64_t allocations;

@@ -225,6 +225,13 @@ TEST_F(CudaDevice, ChoosesAKernelOnceForProductsOfAboutAsManyRows) {
   EXPECT_EQ(module_.fault(), "");
 }
 
+TEST_F(CudaDevice, LetsTheWorkOfBackgroundStreamsWait) {
+  const std::int64_t before = module_.counters().urgent_streams;
+  const auto usual = device_->make_stream();
+  const auto background = device_->make_stream(StreamKind::background);
+  EXPECT_EQ(module_.counters().urgent_streams - before, 1);
+}
+
 TEST_F(CudaDevice, LaunchesLaterDecodeStepsAsOneGraph) {
   const std::int64_t before = module_.counters().graph_launches;
   EXPECT_EQ(captured_steps_differ(*device_), "");

@@ -539,21 +539,35 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
   return copy(side(to, to_pitch), side(from, from_pitch), width, height, stream, /*waits=*/false);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  KVTIER_CALL;
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   KVTIER_CALL;
   if (flags != cudaStreamNonBlocking) {
     return end_call(cudaErrorNotSupported);  // no emulation of streams that wait for the legacy one
+  }
+  if (priority < 0) {
+    ++count().urgent_streams;
   }
   streams.push_back(std::make_unique<CUstream_st>());
   ++count().streams;
   *stream = streams.back().get();
   (*stream)->device = current;
+  (*stream)->urgent = priority < 0;
   return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 /// Its work goes on.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const std::lock_guard lock(machine);
   --count().streams;
+  count().urgent_streams -= stream->urgent ? 1 : 0;
   stream->orphan = true;
   std::erase_if(streams, [](const auto& one) { return one->orphan && one->work.empty(); });
   return cudaSuccess;

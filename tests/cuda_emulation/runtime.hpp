@@ -41,6 +41,8 @@ void queue(CUstream_st& stream, Work work);
 struct CUstream_st {
   int device = 0;
   bool orphan = false;
+  /// Its blocks go before those of other streams.
+  bool urgent = false;
   std::deque<kvtier::emulation::Work> work{};
   /// Work is captured here, and not queued.
   CUgraph_st* capturing = nullptr;

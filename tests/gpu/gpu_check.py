@@ -31,7 +31,7 @@ import gpu_page
 
 ARCHIVE = "programs.tar.gz"
 # Seconds, in the order of the steps.
-BUDGETS = {"correctness": 10, "probe": 110, "attention": 60, "calibrate": 90, "validate": 200, "kernels": 30}
+BUDGETS = {"correctness": 20, "probe": 110, "attention": 60, "calibrate": 90, "validate": 200, "kernels": 20}
 QUICK_BUDGETS = {"correctness": 60, "probe": 60, "attention": 60, "calibrate": 120, "validate": 120, "kernels": 60}
 # A run has about 14 seconds of requests. Loading, warm-up and the drive's file take the rest.
 RUN_SECONDS = 40

@@ -132,8 +132,13 @@ struct FlashInferPlan final : AttentionPlan {
 };
 
 struct CudaStream final : Stream {
-  CudaStream() {
-    check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  explicit CudaStream(StreamKind kind) {
+    int least = 0;
+    int greatest = 0;
+    check("cudaDeviceGetStreamPriorityRange", cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    check("cudaStreamCreateWithPriority",
+          cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                       kind == StreamKind::background ? least : greatest));
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -230,9 +235,9 @@ class CudaDevice final : public Device {
     return available_host_memory();
   }
 
-  [[nodiscard]] std::unique_ptr<Stream> make_stream() override {
+  [[nodiscard]] std::unique_ptr<Stream> make_stream(StreamKind kind) override {
     select();
-    return std::make_unique<CudaStream>();
+    return std::make_unique<CudaStream>(kind);
   }
   [[nodiscard]] std::unique_ptr<Event> make_event() override {
     select();

@@ -153,8 +153,8 @@ class Probe {
 
   void run() {
     for (const auto& part :
-         {&Probe::first_passes, &Probe::new_sizes, &Probe::operations, &Probe::layer_waits,
-          &Probe::between_decodes, &Probe::copies, &Probe::beside_copies, &Probe::idle_times}) {
+         {&Probe::first_passes, &Probe::new_sizes, &Probe::layer_waits, &Probe::beside_copies,
+          &Probe::idle_times, &Probe::operations, &Probe::between_decodes, &Probe::copies}) {
       if (report_.late()) {
         return;
       }
@@ -567,7 +567,7 @@ class Probe {
   void open_copy_streams() {
     for (std::unique_ptr<Stream>& stream : copy_streams_) {
       if (stream == nullptr) {
-        stream = device_.make_stream();
+        stream = device_.make_stream(StreamKind::background);
       }
     }
   }

@@ -18,7 +18,9 @@ class ForwardingDevice : public Device {
   [[nodiscard]] Bytes free_memory(MemoryKind kind) const override {
     return host_.free_memory(kind);
   }
-  [[nodiscard]] std::unique_ptr<Stream> make_stream() override { return host_.make_stream(); }
+  [[nodiscard]] std::unique_ptr<Stream> make_stream(StreamKind kind = StreamKind::usual) override {
+    return host_.make_stream(kind);
+  }
   [[nodiscard]] std::unique_ptr<Event> make_event() override { return host_.make_event(); }
   void record(Event& event, Stream& stream) override { host_.record(event, stream); }
   void wait(Stream& stream, Event& event) override { host_.wait(stream, event); }
