@@ -28,7 +28,15 @@ struct Target {
   /// The same for cells with a whole model, if other than `memory`.
   std::optional<Bytes> model_memory{};
   std::uint64_t seed = 1;
+  /// Of attention to keys as stored.
+  AttentionLibrary attention = AttentionLibrary::own;
 };
+
+[[nodiscard]] inline kernels::PagedAttentionShape attention_heads(const ModelConfig& model) {
+  return {.query_heads = model.attention_heads,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim};
+}
 
 /// Sizes from smallest to largest, each `factor` times the one before. The largest is always
 /// included.

@@ -177,7 +177,9 @@ std::vector<PlannedTable> plan_all(const Target& target, std::shared_ptr<Storage
     append(plan_storage(target, std::move(storage)));
   }
   append(plan_control(target));
-  append(plan_steps(target));
+  if (target.attention == AttentionLibrary::own) {
+    append(plan_steps(target));
+  }
   return plan;
 }
 
@@ -211,6 +213,12 @@ Profile calibrate(const CalibrateOptions& options) {
   const std::unique_ptr<Device> device = open_device(options.device);
   const std::unique_ptr<Device> host = device->info().kind == "cpu" ? nullptr : make_cpu_device();
   check_heads(options.model);
+  if (!device->has_attention(options.attention, attention_heads(options.model))) {
+    throw DeviceError(
+        fmt::format("FlashInfer: {} has none of its kernels for heads of {}; a CUDA module has "
+                    "them if it was built by make flashinfer",
+                    device->info().name, options.model.head_dim));
+  }
   std::shared_ptr<StorageBench> storage;
   if (options.storage) {
     storage = make_storage_bench(*options.storage, options.full ? kFullFile : kQuickFile,
@@ -220,7 +228,8 @@ Profile calibrate(const CalibrateOptions& options) {
   if (options.resume) {
     profile = earlier(options, profile);
   }
-  const Target target = make_target(*device, options.model, options.full);
+  Target target = make_target(*device, options.model, options.full);
+  target.attention = options.attention;
   const std::filesystem::path kept = kept_path(options.out);
   SchedulerMonitor monitor;
   run_plan(plan_all(target, storage),

@@ -26,6 +26,9 @@ struct CalibrateOptions {
   bool full = false;
   /// Continue with the cells that an earlier run kept.
   bool resume = false;
+  /// The kernels of attention to keys as stored. Whole steps run the project's own alone, so
+  /// another library leaves them out.
+  AttentionLibrary attention = AttentionLibrary::own;
   std::filesystem::path out;
   std::string version;
   /// See RunOptions.

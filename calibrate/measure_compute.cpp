@@ -344,16 +344,15 @@ class AttentionTables {
 
   std::vector<PlannedTable> tables() {
     std::vector<PlannedTable> tables;
-    for (const Kernels kernels : {Kernels::plain, Kernels::rotating}) {
+    const bool own = target_.attention == AttentionLibrary::own;
+    for (const Kernels kernels : {own ? Kernels::plain : Kernels::flashinfer, Kernels::rotating}) {
       tables.push_back(extend(kernels));
       tables.push_back(decode(kernels));
       tables.push_back(ragged(kernels));
     }
     // FlashInfer's tables follow the project's own, because a simulation takes the first match.
-    if (target_.device.has_attention(AttentionLibrary::flashinfer,
-                                     {.query_heads = target_.model.attention_heads,
-                                      .kv_heads = target_.model.kv_heads,
-                                      .head_dim = target_.model.head_dim})) {
+    if (own && target_.device.has_attention(AttentionLibrary::flashinfer,
+                                            attention_heads(target_.model))) {
       tables.push_back(extend(Kernels::flashinfer));
       tables.push_back(decode(Kernels::flashinfer));
     }

@@ -9,6 +9,7 @@
 #include "calibrate/sparsity.hpp"
 #include "sim/cli/output.hpp"
 #include "sim/cli/terminal.hpp"
+#include "sim/cli/validators.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/study/config/resolve.hpp"
@@ -19,6 +20,7 @@ namespace {
 /// The default model on a CPU. A GPU has no default, because its profile is for the model that it
 /// serves.
 constexpr const char* kHostModel = "kvtier-small";
+constexpr const char* kFlashInfer = "flashinfer";
 
 std::function<void(const calibrate::Progress&)> shown_on(ProgressLine& line) {
   return [&line](const calibrate::Progress& at) {
@@ -90,6 +92,8 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   }
   how.full = options.full;
   how.resume = options.resume;
+  how.attention = options.attention == kFlashInfer ? AttentionLibrary::flashinfer
+                                                   : AttentionLibrary::own;
   how.out = options.out;
   how.version = build_version();
   ProgressLine line;
@@ -124,6 +128,11 @@ void add_measure_options(CLI::App& command, MeasureOptions& options) {
   command.add_flag("--full", options.full, "The whole grid; hours")->excludes(quick);
   command.add_flag("--resume", options.resume,
                    "Continue an interrupted run, or measure the cells that a run left out");
+  command
+      .add_option("--attention", options.attention,
+                  "Kernels of attention: kvtier, or flashinfer, as serving engines use; without "
+                  "whole steps (kvtier)")
+      ->check(one_of({"kvtier", kFlashInfer}));
 }
 
 }  // namespace kvtier::cli

@@ -16,6 +16,8 @@ struct MeasureOptions {
   bool quick = false;
   bool full = false;
   bool resume = false;
+  /// kvtier or flashinfer.
+  std::string attention = "kvtier";
   std::string out;
 };
 
@@ -41,7 +43,7 @@ struct SparsityCommandOptions {
 int sparsity_command(const Program& program, const SparsityCommandOptions& options,
                      const std::string& model, std::uint64_t seed);
 
-/// --device, --storage, --quick, --full, --resume.
+/// --device, --storage, --quick, --full, --resume, --attention.
 void add_measure_options(CLI::App& command, MeasureOptions& options);
 
 /// Measures and writes the profile. Returns the exit code.

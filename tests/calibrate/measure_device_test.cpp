@@ -455,6 +455,48 @@ TEST_F(Measures, TimePrefillsAfterPausesAndInRunsAndIterationsInRuns) {
   expect_run(seen(kDecodeWarm, {1, 1, 127}), 2);
 }
 
+/// A device with the kernels of another library.
+class LibraryDevice final : public kvtier::test::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  [[nodiscard]] bool has_attention(AttentionLibrary,
+                                   const kernels::PagedAttentionShape&) const override {
+    return true;
+  }
+  void plan_attention(std::unique_ptr<AttentionPlan>&, AttentionLibrary library,
+                      const kernels::PagedAttentionShape&, std::span<const std::int64_t>,
+                      std::span<const std::int64_t>, Stream&) override {
+    used.insert(library);
+  }
+  std::set<AttentionLibrary> used;
+};
+
+TEST_F(Measures, AttentionOfALibraryInPlaceOfTheOwnKernels) {
+  LibraryDevice device(*device_);
+  Target target{.device = device, .model = target_.model, .memory = target_.memory, .seed = 1};
+  const auto variants = [&] {
+    std::vector<std::string> found;
+    for (const PlannedTable& table : plan_all(target, nullptr)) {
+      const OperationId operation = table.table.operation;
+      if (operation == OperationId::prefill_attention || operation == OperationId::model_step) {
+        found.push_back(table.table.variant);
+      }
+    }
+    return found;
+  };
+  EXPECT_EQ(variants(), (std::vector<std::string>{"random_slots", "rotated", "flashinfer", kCold,
+                                                  kSecond, kWarm, kDecodeWarm}));
+  target.attention = AttentionLibrary::flashinfer;
+  EXPECT_EQ(variants(),
+            (std::vector<std::string>{std::string("flashinfer"), std::string("rotated")}));
+  for (const PlannedTable& table : plan_all(target, nullptr)) {
+    if (table.table.variant == "flashinfer") {
+      (void)table.cells.front().prepare()();
+    }
+  }
+  EXPECT_EQ(device.used, std::set{AttentionLibrary::flashinfer});
+}
+
 TEST_F(Measures, NoticeWorkThatWasNotDone) {
   using Idle = IdleDevice::Idle;
   const std::map<Idle, std::pair<OperationId, std::string>> cases{
