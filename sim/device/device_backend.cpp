@@ -262,28 +262,23 @@ void DeviceBackend::start_move(TransferId id, const TransferCommand& command) {
 
 void DeviceBackend::load(TransferId id, const KvMove& move, LoadProgress& progress,
                          const MoveLane& lane) {
-  const bool from_drive = move.from == Medium::ssd;
-  const bool by_layers = !from_drive || store_.reads_layers();
-  if (!by_layers) {
-    store_.move(move, lane);
-  }
-  for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
-    if (by_layers && from_drive) {
-      store_.load_from_drive(move, layer, layer + 1, lane);
-      lane.stream->synchronize();
-    } else if (by_layers) {
-      store_.queue_layers(move, layer, layer + 1, *lane.stream);
-    }
+  const auto on_layer = [&](std::int64_t layer) {
     device_.record(*progress.events[static_cast<std::size_t>(layer)], *lane.stream);
     progress.queued = layer + 1;
+  };
+  if (move.from == Medium::ssd) {
+    store_.load_from_drive(move, lane, on_layer);
+  } else {
+    for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
+      store_.queue_layers(move, layer, layer + 1, *lane.stream);
+      on_layer(layer);
+    }
   }
   const std::shared_ptr<Event> end = device_.make_event();
   device_.record(*end, *lane.stream);
-  ends_of_loads_->add([this, id, move, by_layers, end](const MoveLane& ends) {
+  ends_of_loads_->add([this, id, move, end](const MoveLane& ends) {
     end->synchronize();
-    if (by_layers) {
-      store_.verify(move, ends);
-    }
+    store_.verify(move, ends);
     store_.end(move);
     end_move(id);
   });

@@ -16,11 +16,17 @@
 namespace kvtier {
 namespace {
 
-/// Least size of a lane's scratch slots beside kRingBytes.
+/// Least size of a lane's scratch memory beside kRingBytes.
 constexpr std::int64_t kScratchTokens = 2 * kMoveDepth;
+constexpr std::int64_t kRingPartBytes = kRingBytes / static_cast<std::int64_t>(kRingParts);
 
 /// Key of the turn's own copy of its shared prompt.
 EntryKey own_head(EntryKey turn) { return {turn.value | std::uint64_t{1} << 62}; }
+
+/// Rounded up to blocks of the drive.
+Bytes whole_blocks(Bytes bytes) {
+  return (bytes.value + kStorageAlignment - 1) / kStorageAlignment * Bytes(kStorageAlignment);
+}
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
 
@@ -94,17 +100,18 @@ KvStore::KvStore(const Setup& setup)
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
       stream_(setup.device->make_stream()),
-      scratch_slots_(std::max(kScratchTokens, kRingBytes / token_.value)) {
+      scratch_bytes_(whole_blocks(std::max(kScratchTokens * token_, Bytes(kRingBytes)))),
+      scratch_slots_(static_cast<std::size_t>(scratch_bytes_ / row_)) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
-  const std::int64_t scratch = setup.lanes * scratch_slots_;
-  const std::int64_t slots_on_host = dram + cxl + scratch;
-  host_ = Buffer(device_, MemoryKind::pinned, slots_on_host * token_);
-  on_host_ = ssd > 0 ? Layout{host_.data(), token_, row_}
-                     : Layout{host_.data(), row_, slots_on_host * row_};
-  scratch_.resize(static_cast<std::size_t>(scratch));
-  std::iota(scratch_.begin(), scratch_.end(), static_cast<std::int32_t>(dram + cxl));
+  const std::int64_t on_host = dram + cxl;
+  host_ = Buffer(device_, MemoryKind::pinned, on_host * token_ + setup.lanes * scratch_bytes_);
+  by_layers_ = ssd == 0 || reads_layers();
+  on_host_ = layout(host_.data(), on_host);
+  on_drive_ = layout(nullptr, ssd);
+  scratch_ = host_.data() + (on_host * token_).value;
+  std::iota(scratch_slots_.begin(), scratch_slots_.end(), 0);
   if (verify_) {
     // All bits set are NaN in every element type.
     nan_ = Buffer(device_, MemoryKind::pinned, token_);
@@ -141,7 +148,7 @@ KvStore::~KvStore() = default;
 
 void KvStore::fill_file(const std::function<void()>& check) {
   // Random data, because drives read data that they can skip or compress faster.
-  std::byte* const block = on_host_.at(scratch_.front(), 0);
+  std::byte* const block = scratch(0).data();
   constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
   for (std::int64_t i = 0; i < kDriveRequestBytes / kWord; ++i) {
     const std::uint64_t bits = random_bits_at(0, static_cast<std::uint64_t>(i));
@@ -151,9 +158,8 @@ void KvStore::fill_file(const std::function<void()>& check) {
       *open_engine(), file_->size(), [block](std::int64_t) { return block; }, check);
 }
 
-std::span<const std::int32_t> KvStore::scratch(std::int64_t lane) const {
-  return std::span(scratch_).subspan(static_cast<std::size_t>(lane * scratch_slots_),
-                                     static_cast<std::size_t>(scratch_slots_));
+std::span<std::byte> KvStore::scratch(std::int64_t lane) const {
+  return {scratch_ + (lane * scratch_bytes_).value, static_cast<std::size_t>(scratch_bytes_.value)};
 }
 
 std::unique_ptr<StorageEngine> KvStore::open_engine() const {
@@ -270,9 +276,9 @@ void KvStore::repeat_last(List& list) {
                     .to_slots = take(Medium::hbm, 1, list.slots)};
   list.slots.push_back(last.to_slots.front());
   inherit_checksums(last);
-  device_.copy_pieces(
-      pieces_of(Medium::hbm, Medium::hbm, last.from_slots, last.to_slots, {0, shape_.layers}),
-      CopyMethod::kernel, *stream_);
+  device_.copy_pieces(pieces_of(in_hbm(last.from_slots), in_hbm(last.to_slots), {0, shape_.layers},
+                                CopyMethod::kernel),
+                      CopyMethod::kernel, *stream_);
   stream_->synchronize();
 }
 
@@ -349,15 +355,21 @@ void KvStore::drop_head(EntryKey turn) {
 
 // ---- Bytes ----
 
-std::uint64_t KvStore::checksum(std::int32_t host_slot, std::int64_t layer) const {
-  return hash_bytes(on_host_.at(host_slot, layer), row_.value);
+KvStore::Layout KvStore::layout(std::byte* memory, std::int64_t slots) const {
+  return by_layers_ ? Layout{memory, row_, slots * row_} : Layout{memory, token_, row_};
+}
+
+KvStore::Place KvStore::in_scratch(const MoveLane& lane, std::size_t count) const {
+  return {layout(lane.scratch.data(), static_cast<std::int64_t>(count)),
+          std::span(scratch_slots_).first(count)};
 }
 
 template <class Work>
-void KvStore::by_scratch(std::size_t count, const MoveLane& lane, Work work) {
-  KVTIER_ASSERT(!lane.scratch.empty(), "the lane has scratch slots");
-  for (std::size_t begin = 0; begin < count; begin += lane.scratch.size()) {
-    work(begin, lane.scratch.first(std::min(lane.scratch.size(), count - begin)));
+void KvStore::by_scratch(std::size_t count, const MoveLane& lane, Work work) const {
+  const auto room = static_cast<std::size_t>(std::ssize(lane.scratch) / token_.value);
+  KVTIER_ASSERT(room > 0, "the lane has scratch memory");
+  for (std::size_t begin = 0; begin < count; begin += room) {
+    work(begin, in_scratch(lane, std::min(room, count - begin)));
   }
 }
 
@@ -365,41 +377,38 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   if (!verify_) {
     return;
   }
-  by_scratch(slots.size(), lane, [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
-    const std::span<const std::int32_t> here = slots.subspan(begin, in_memory.size());
-    queue_rows(Medium::hbm, Medium::dram, here, in_memory, {0, shape_.layers}, *lane.stream);
+  by_scratch(slots.size(), lane, [&](std::size_t begin, const Place& copy) {
+    const std::span<const std::int32_t> here = slots.subspan(begin, copy.slots.size());
+    queue_rows(in_hbm(here), copy, {0, shape_.layers}, from_hbm_, *lane.stream);
     lane.stream->synchronize();
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < here.size(); ++i) {
       for (std::int64_t layer = 0; layer < shape_.layers; ++layer) {
-        if (has_nan(on_host_.at(in_memory[i], layer), row_, device_.info().element_type)) {
+        if (has_nan(copy.layout.at(copy.slots[i], layer), row_, device_.info().element_type)) {
           throw DeviceError(
               fmt::format("the KV computed in layer {} is not a number: its input KV was missing "
                           "or overwritten",
                           layer));
         }
         places(Medium::hbm).checksums_of(here[i], shape_.layers)[layer] =
-            checksum(in_memory[i], layer);
+            hash_bytes(copy.layout.at(copy.slots[i], layer), row_.value);
       }
     }
   });
 }
 
-std::vector<CopyPiece> KvStore::pieces_of(Medium from, Medium to,
-                                          std::span<const std::int32_t> from_slots,
-                                          std::span<const std::int32_t> to_slots,
-                                          Layers layers) const {
+std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, Layers layers,
+                                          CopyMethod method) const {
   /// A loop over tokens or over layers.
   struct Loop {
     std::int64_t count;
     Bytes to_pitch;
     Bytes from_pitch;
   };
-  const Layout in_hbm{hbm_.layer(0), row_, hbm_.layer_bytes()};
-  const Layout source = from == Medium::hbm ? in_hbm : on_host_;
-  const Layout target = to == Medium::hbm ? in_hbm : on_host_;
+  const auto& [source, from_slots] = from;
+  const auto& [target, to_slots] = to;
   // A kernel copies row by row, as in a calibration.
-  const bool joins_rows = method(from, to) == CopyMethod::engine;
+  const bool joins_rows = method == CopyMethod::engine;
   const auto contiguous = [this](const Loop& loop) {
     return loop.to_pitch == row_ && loop.from_pitch == row_;
   };
@@ -435,89 +444,126 @@ std::vector<CopyPiece> KvStore::pieces_of(Medium from, Medium to,
   return pieces;
 }
 
-void KvStore::queue_rows(Medium from, Medium to, std::span<const std::int32_t> from_slots,
-                         std::span<const std::int32_t> to_slots, Layers layers,
+void KvStore::queue_rows(const Place& from, const Place& to, Layers layers, CopyMethod method,
                          Stream& stream) const {
-  device_.copy_pieces(pieces_of(from, to, from_slots, to_slots, layers), method(from, to), stream);
+  device_.copy_pieces(pieces_of(from, to, layers, method), method, stream);
 }
 
-void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive,
-                     std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
-                     PartRequests& requests) const {
-  const Bytes before = layers.first * row_;
-  const Bytes of_token = (layers.last - layers.first) * row_;
-  const bool whole = of_token == token_;
-  const auto follows = [&](std::size_t i) {
-    return whole && on_drive[i] == on_drive[i - 1] + 1 && in_memory[i] == in_memory[i - 1] + 1;
-  };
-  for (std::size_t i = 0; i < on_drive.size();) {
-    std::size_t end = i + 1;
-    while (end < on_drive.size() && follows(end) &&
-           static_cast<std::int64_t>(end + 1 - i) * token_.value <= kDriveRequestBytes) {
-      ++end;
+void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
+                     Layers layers, std::size_t part, PartRequests& requests) const {
+  const auto& [memory, slots] = in_memory;
+  const std::int64_t step = reads_layers() ? 1 : shape_.layers;
+  const Bytes unit = step * row_;
+  const std::int64_t longest = std::max<std::int64_t>(1, kDriveRequestBytes / unit.value);
+  for (std::int64_t layer = layers.first; layer < layers.last; layer += step) {
+    for (std::size_t i = 0; i < on_drive.size();) {
+      std::size_t end = i + 1;
+      while (end < on_drive.size() && static_cast<std::int64_t>(end - i) < longest &&
+             on_drive[end] == on_drive[end - 1] + 1 && slots[end] == slots[end - 1] + 1) {
+        ++end;
+      }
+      requests.submit({.kind = kind,
+                       .offset = on_drive_.offset(on_drive[i], layer).value,
+                       .data = memory.at(slots[i], layer),
+                       .bytes = static_cast<std::int64_t>(end - i) * unit},
+                      part);
+      i = end;
     }
-    requests.submit({.kind = kind,
-                     .offset = (on_drive[i] * token_ + before).value,
-                     .data = on_host_.at(in_memory[i], layers.first),
-                     .bytes = static_cast<std::int64_t>(end - i) * of_token},
-                    part);
-    i = end;
   }
 }
 
 void KvStore::read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
-                            std::span<const std::int32_t> in_memory, StorageEngine& engine) const {
+                            const Place& in_memory, StorageEngine& engine) const {
   PartRequests requests(engine, 1);
   submit(kind, on_drive, in_memory, {0, shape_.layers}, 0, requests);
   requests.wait_for(0);
 }
 
-void KvStore::load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
-                              const MoveLane& lane) const {
-  KVTIER_ASSERT(lane.storage != nullptr && lane.scratch.size() >= kRingParts,
+void KvStore::load_from_drive(const KvMove& move, const MoveLane& lane,
+                              const std::function<void(std::int64_t layer)>& on_layer) const {
+  KVTIER_ASSERT(lane.storage != nullptr && std::ssize(lane.scratch) >= scratch_bytes_.value,
                 "the lane reaches the drive");
-  const std::size_t size = lane.scratch.size() / kRingParts;
-  const std::size_t count = move.from_slots.size();
-  const std::size_t parts = (count + size - 1) / size;
-  const auto in_memory = [&](std::size_t part) {
-    return lane.scratch.subspan(part % kRingParts * size, std::min(size, count - part * size));
+  // The ring moves units: rows of one layer after another, or tokens of all layers. A part may end
+  // one layer and begin the next, so that requests stay in flight.
+  const std::int64_t step = reads_layers() ? 1 : shape_.layers;
+  const Bytes unit = step * row_;
+  const auto count = static_cast<std::int64_t>(move.from_slots.size());
+  const std::int64_t units = (move.last_layer - move.first_layer) / step * count;
+  const std::int64_t size = reads_layers()
+                                ? std::max<std::int64_t>(1, kRingPartBytes / row_.value)
+                                : scratch_bytes_ / token_ / static_cast<std::int64_t>(kRingParts);
+  const auto tell = [&](Layers layers) {
+    for (std::int64_t layer = layers.first; layer < layers.last; ++layer) {
+      on_layer(layer);
+    }
   };
-  const auto slots_of = [&](const std::vector<std::int32_t>& slots, std::size_t part) {
-    return std::span(slots).subspan(part * size, std::min(size, count - part * size));
+  /// Units of a part that belong to the same layers.
+  struct Piece {
+    Layers layers;
+    std::span<const std::int32_t> from_slots;
+    std::span<const std::int32_t> to_slots;
+    Place in_memory;
+    bool is_last;
   };
-  load_through_ring(*lane.storage, {.parts = parts,
+  const auto for_pieces = [&](std::size_t part, const auto& work) {
+    std::int64_t begin = static_cast<std::int64_t>(part) * size;
+    const std::int64_t end = std::min(units, begin + size);
+    std::byte* memory =
+        lane.scratch.data() + (static_cast<std::int64_t>(part % kRingParts) * size * unit).value;
+    while (begin < end) {
+      const std::int64_t first = move.first_layer + begin / count * step;
+      const auto token = static_cast<std::size_t>(begin % count);
+      const std::int64_t here = std::min(count - begin % count, end - begin);
+      const auto here_size = static_cast<std::size_t>(here);
+      work(Piece{.layers = {first, first + step},
+                 .from_slots = std::span(move.from_slots).subspan(token, here_size),
+                 .to_slots = std::span(move.to_slots).subspan(token, here_size),
+                 .in_memory = {{memory, unit, reads_layers() ? Bytes(0) : row_},
+                               std::span(scratch_slots_).first(here_size)},
+                 .is_last = begin % count + here == count});
+      begin += here;
+      memory += (here * unit).value;
+    }
+  };
+  load_through_ring(*lane.storage, {.parts = static_cast<std::size_t>((units + size - 1) / size),
                                     .read =
                                         [&](std::size_t part, PartRequests& requests) {
-                                          submit(IoKind::read, slots_of(move.from_slots, part),
-                                                 in_memory(part), {first, last}, part, requests);
+                                          for_pieces(part, [&](const Piece& piece) {
+                                            submit(IoKind::read, piece.from_slots, piece.in_memory,
+                                                   piece.layers, part, requests);
+                                          });
                                         },
                                     .copy =
                                         [&](std::size_t part) {
-                                          queue_rows(Medium::dram, Medium::hbm, in_memory(part),
-                                                     slots_of(move.to_slots, part), {first, last},
-                                                     *lane.stream);
+                                          for_pieces(part, [&](const Piece& piece) {
+                                            queue_rows(piece.in_memory, in_hbm(piece.to_slots),
+                                                       piece.layers, to_hbm_, *lane.stream);
+                                            if (piece.is_last) {
+                                              tell(piece.layers);
+                                            }
+                                          });
                                         },
                                     .synchronize = [&] { lane.stream->synchronize(); }});
+  if (units == 0) {
+    tell({move.first_layer, move.last_layer});
+  }
 }
 
 void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
-  by_scratch(move.from_slots.size(), lane,
-             [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
-               queue_rows(Medium::hbm, Medium::dram,
-                          std::span(move.from_slots).subspan(begin, in_memory.size()), in_memory,
-                          {0, shape_.layers}, *lane.stream);
-               lane.stream->synchronize();
-               read_or_write(IoKind::write,
-                             std::span(move.to_slots).subspan(begin, in_memory.size()), in_memory,
-                             *lane.storage);
-             });
+  by_scratch(move.from_slots.size(), lane, [&](std::size_t begin, const Place& copy) {
+    queue_rows(in_hbm(std::span(move.from_slots).subspan(begin, copy.slots.size())), copy,
+               {0, shape_.layers}, from_hbm_, *lane.stream);
+    lane.stream->synchronize();
+    read_or_write(IoKind::write, std::span(move.to_slots).subspan(begin, copy.slots.size()), copy,
+                  *lane.storage);
+  });
 }
 
 void KvStore::warm_up(const MoveLane& lane) const {
-  const std::array<std::int32_t, 1> in_hbm{0};
-  const std::span<const std::int32_t> in_memory = lane.scratch.first(1);
-  queue_rows(Medium::hbm, Medium::dram, in_hbm, in_memory, {0, shape_.layers}, *lane.stream);
-  queue_rows(Medium::dram, Medium::hbm, in_memory, in_hbm, {0, shape_.layers}, *lane.stream);
+  const Place token = in_hbm(std::span(scratch_slots_).first(1));
+  const Place copy = in_scratch(lane, 1);
+  queue_rows(token, copy, {0, shape_.layers}, from_hbm_, *lane.stream);
+  queue_rows(copy, token, {0, shape_.layers}, to_hbm_, *lane.stream);
   lane.stream->synchronize();
 }
 
@@ -615,7 +661,8 @@ void KvStore::end(const KvMove& move) {
 
 void KvStore::queue_layers(const KvMove& move, std::int64_t first, std::int64_t last,
                            Stream& stream) {
-  queue_rows(move.from, move.to, move.from_slots, move.to_slots, {first, last}, stream);
+  queue_rows(rows_in(move.from, move.from_slots), rows_in(move.to, move.to_slots), {first, last},
+             method(move.from, move.to), stream);
 }
 
 void KvStore::move(const KvMove& move, const MoveLane& lane) {
@@ -626,20 +673,21 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
   const bool writes = move.to == Medium::ssd;
   KVTIER_ASSERT(!(reads || writes) || lane.storage != nullptr, "the lane reaches the drive");
   if (reads && move.to == Medium::hbm) {
-    load_from_drive(move, move.first_layer, move.last_layer, lane);
+    load_from_drive(move, lane, [](std::int64_t) {});
     lane.stream->synchronize();
   } else if (reads) {
-    read_or_write(IoKind::read, move.from_slots, move.to_slots, *lane.storage);
+    read_or_write(IoKind::read, move.from_slots, rows_in(move.to, move.to_slots), *lane.storage);
   } else if (writes && move.from == Medium::hbm) {
     write_from_hbm(move, lane);
   } else if (writes) {
-    read_or_write(IoKind::write, move.to_slots, move.from_slots, *lane.storage);
+    read_or_write(IoKind::write, move.to_slots, rows_in(move.from, move.from_slots), *lane.storage);
   } else if (move.from == Medium::hbm || move.to == Medium::hbm) {
     queue_layers(move, move.first_layer, move.last_layer, *lane.stream);
     lane.stream->synchronize();
   } else {
     for (const CopyPiece& piece :
-         pieces_of(move.from, move.to, move.from_slots, move.to_slots, {0, shape_.layers})) {
+         pieces_of(rows_in(move.from, move.from_slots), rows_in(move.to, move.to_slots),
+                   {0, shape_.layers}, CopyMethod::engine)) {
       for_each_row(piece, [&piece](void* to, const void* from) {
         std::memcpy(to, from, static_cast<std::size_t>(piece.bytes.value));
       });
@@ -648,13 +696,12 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
   verify(move, lane);
 }
 
-void KvStore::compare(const KvMove& move, std::size_t begin,
-                      std::span<const std::int32_t> in_memory) {
+void KvStore::compare(const KvMove& move, std::size_t begin, const Place& place) {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < in_memory.size(); ++i) {
+  for (std::size_t i = 0; i < place.slots.size(); ++i) {
     const std::int32_t slot = move.to_slots[begin + i];
     for (std::int64_t layer = move.first_layer; layer < move.last_layer; ++layer) {
-      if (checksum(in_memory[i], layer) !=
+      if (hash_bytes(place.layout.at(place.slots[i], layer), row_.value) !=
           places(move.to).checksums_of(slot, shape_.layers)[layer]) {
         const auto [key, token] = token_of(move, static_cast<std::int64_t>(begin + i));
         throw DeviceError(fmt::format(
@@ -663,7 +710,7 @@ void KvStore::compare(const KvMove& move, std::size_t begin,
       }
     }
   }
-  counters_.verified += std::ssize(in_memory) * (move.last_layer - move.first_layer) * row_;
+  counters_.verified += std::ssize(place.slots) * (move.last_layer - move.first_layer) * row_;
 }
 
 void KvStore::verify(const KvMove& move, const MoveLane& lane) {
@@ -672,19 +719,18 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
   }
   const std::span<const std::int32_t> slots(move.to_slots);
   if (move.to == Medium::dram || move.to == Medium::cxl) {
-    compare(move, 0, slots);
+    compare(move, 0, rows_in(move.to, slots));
     return;
   }
-  by_scratch(slots.size(), lane, [&](std::size_t begin, std::span<const std::int32_t> in_memory) {
-    const std::span<const std::int32_t> here = slots.subspan(begin, in_memory.size());
+  by_scratch(slots.size(), lane, [&](std::size_t begin, const Place& copy) {
+    const std::span<const std::int32_t> here = slots.subspan(begin, copy.slots.size());
     if (move.to == Medium::ssd) {
-      read_or_write(IoKind::read, here, in_memory, *lane.storage);
+      read_or_write(IoKind::read, here, copy, *lane.storage);
     } else {
-      queue_rows(Medium::hbm, Medium::dram, here, in_memory, {move.first_layer, move.last_layer},
-                 *lane.stream);
+      queue_rows(in_hbm(here), copy, {move.first_layer, move.last_layer}, from_hbm_, *lane.stream);
       lane.stream->synchronize();
     }
-    compare(move, begin, in_memory);
+    compare(move, begin, copy);
   });
 }
 

@@ -27,9 +27,9 @@ struct MoveLane {
   Stream* stream = nullptr;
   /// Null: the lane cannot reach a drive.
   StorageEngine* storage = nullptr;
-  /// Slots of host memory for this lane alone: for moves between drive and HBM, and to read back
-  /// written data.
-  std::span<const std::int32_t> scratch{};
+  /// Host memory for this lane alone: for moves between drive and HBM, and to read back written
+  /// data.
+  std::span<std::byte> scratch{};
 };
 
 /// The extension of an open transfer: these tokens, or the other layers of its tokens.
@@ -63,7 +63,7 @@ class KvStore {
     std::array<std::int64_t, kMedia> slots{};
     /// Folder of the file, if there is a drive.
     std::string directory;
-    /// Lanes that have scratch slots.
+    /// Lanes that have scratch memory.
     std::int64_t lanes = 1;
     /// Called while the file is filled, before it has KV.
     std::function<void()> check = [] {};
@@ -83,7 +83,7 @@ class KvStore {
 
   [[nodiscard]] const KvPool& hbm() const { return hbm_; }
   [[nodiscard]] Bytes token_bytes() const { return token_; }
-  [[nodiscard]] std::span<const std::int32_t> scratch(std::int64_t lane) const;
+  [[nodiscard]] std::span<std::byte> scratch(std::int64_t lane) const;
   /// An engine that reaches the file from host memory; null without a drive.
   [[nodiscard]] std::unique_ptr<StorageEngine> open_engine() const;
 
@@ -118,18 +118,18 @@ class KvStore {
   void queue_layers(const KvMove& move, std::int64_t first, std::int64_t last, Stream& stream);
   /// Whether a layer can be read from the drive without the others.
   [[nodiscard]] bool reads_layers() const { return row_.value % kStorageAlignment == 0; }
-  /// Moves layers `first` .. `last` - 1 from the drive to HBM: all layers, unless reads_layers().
-  /// The lane's scratch slots are the ring of load_through_ring. The last copies may be in flight
-  /// on the lane's stream.
-  void load_from_drive(const KvMove& move, std::int64_t first, std::int64_t last,
-                       const MoveLane& lane) const;
+  /// Moves layers from the drive to HBM, one after another if reads_layers(). Calls
+  /// on_layer(layer) once all copies of that layer are queued on the lane's stream, where they may
+  /// still be in flight. The lane's scratch memory is the ring of load_through_ring.
+  void load_from_drive(const KvMove& move, const MoveLane& lane,
+                       const std::function<void(std::int64_t layer)>& on_layer) const;
   /// Moves all tokens, and verifies them if moves are verified. Throws DeviceError for a wrong
   /// byte, with the entry, token, layer and media.
   void move(const KvMove& move, const MoveLane& lane);
   /// Ends a move by layers; compares its bytes if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
-  /// Copies one token to the lane's scratch slots and back, before HBM has KV. The first copy of a
+  /// Copies one token to the lane's scratch memory and back, before HBM has KV. The first copy of a
   /// stream allocates memory, which waits for the device.
   void warm_up(const MoveLane& lane) const;
 
@@ -189,15 +189,23 @@ class KvStore {
   void forget_if_empty(EntryKey key);
   /// Number of entries that hold each slot.
   [[nodiscard]] std::vector<std::uint16_t> uses_by_entries(std::size_t medium) const;
-  /// A row is the KV of one slot in one layer. It lies at
-  /// memory + slot * slot_pitch + layer * layer_pitch.
+  /// A row is the KV of one slot in one layer.
   struct Layout {
+    /// Null for the file.
     std::byte* memory = nullptr;
     Bytes slot_pitch;
     Bytes layer_pitch;
-    [[nodiscard]] std::byte* at(std::int32_t slot, std::int64_t layer) const {
-      return memory + (slot * slot_pitch + layer * layer_pitch).value;
+    [[nodiscard]] Bytes offset(std::int32_t slot, std::int64_t layer) const {
+      return slot * slot_pitch + layer * layer_pitch;
     }
+    [[nodiscard]] std::byte* at(std::int32_t slot, std::int64_t layer) const {
+      return memory + offset(slot, layer).value;
+    }
+  };
+  /// Slots of a memory.
+  struct Place {
+    Layout layout;
+    std::span<const std::int32_t> slots;
   };
   [[nodiscard]] Bytes bytes_of(const KvMove& move) const {
     return std::ssize(move.to_slots) * (move.last_layer - move.first_layer) * row_;
@@ -209,30 +217,37 @@ class KvStore {
     std::int64_t first;
     std::int64_t last;
   };
+  [[nodiscard]] Place in_hbm(std::span<const std::int32_t> slots) const {
+    return {{hbm_.layer(0), row_, hbm_.layer_bytes()}, slots};
+  }
+  /// Slots of any medium but the drive.
+  [[nodiscard]] Place rows_in(Medium medium, std::span<const std::int32_t> slots) const {
+    return medium == Medium::hbm ? in_hbm(slots) : Place{on_host_, slots};
+  }
+  /// Places for `count` tokens in the lane's scratch memory.
+  [[nodiscard]] Place in_scratch(const MoveLane& lane, std::size_t count) const;
+  [[nodiscard]] Layout layout(std::byte* memory, std::int64_t slots) const;
   /// Copies of these rows. Tokens that are neighbours on both sides are one piece, or one piece for
   /// each layer.
-  [[nodiscard]] std::vector<CopyPiece> pieces_of(Medium from, Medium to,
-                                                 std::span<const std::int32_t> from_slots,
-                                                 std::span<const std::int32_t> to_slots,
-                                                 Layers layers) const;
-  void queue_rows(Medium from, Medium to, std::span<const std::int32_t> from_slots,
-                  std::span<const std::int32_t> to_slots, Layers layers, Stream& stream) const;
-  /// Waits only if the queue is full.
-  void submit(IoKind kind, std::span<const std::int32_t> on_drive,
-              std::span<const std::int32_t> in_memory, Layers layers, std::size_t part,
-              PartRequests& requests) const;
-  void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive,
-                     std::span<const std::int32_t> in_memory, StorageEngine& engine) const;
-  /// Writes through the lane's scratch slots.
+  [[nodiscard]] std::vector<CopyPiece> pieces_of(const Place& from, const Place& to, Layers layers,
+                                                 CopyMethod method) const;
+  void queue_rows(const Place& from, const Place& to, Layers layers, CopyMethod method,
+                  Stream& stream) const;
+  /// Requests for runs of neighbours, of each layer or of whole tokens. Waits only if the queue is
+  /// full.
+  void submit(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
+              Layers layers, std::size_t part, PartRequests& requests) const;
+  void read_or_write(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
+                     StorageEngine& engine) const;
+  /// Writes through the lane's scratch memory.
   void write_from_hbm(const KvMove& move, const MoveLane& lane) const;
-  [[nodiscard]] std::uint64_t checksum(std::int32_t host_slot, std::int64_t layer) const;
   /// Writes the whole file, as a calibration does.
   void fill_file(const std::function<void()>& check);
-  /// Compares the move's tokens from number `begin` on, which these slots of host memory hold.
-  void compare(const KvMove& move, std::size_t begin, std::span<const std::int32_t> in_memory);
-  /// Calls work(begin, slots) for parts of `count` tokens that fit in the lane's scratch slots.
+  /// Compares the move's tokens from number `begin` on, which this place holds.
+  void compare(const KvMove& move, std::size_t begin, const Place& place);
+  /// Calls work(begin, place) for parts of `count` tokens that fit in the lane's scratch memory.
   template <class Work>
-  static void by_scratch(std::size_t count, const MoveLane& lane, Work work);
+  void by_scratch(std::size_t count, const MoveLane& lane, Work work) const;
 
   Device& device_;
   DecoderShape shape_;
@@ -246,15 +261,21 @@ class KvStore {
   std::unique_ptr<Stream> stream_;
   /// A token of NaN; only if moves are verified.
   Buffer nan_;
-  /// Host memory, then CXL memory, then scratch slots. With a drive [slots][layers][K, V], so that
-  /// the drive moves a token in one piece. Without one [layers][slots][K, V], as in HBM.
+  /// Host memory, then CXL memory, then the scratch memory of each lane.
   Buffer host_;
+  /// Whether host memory and the file are [layers][slots][K, V], as HBM is, so that neighbours in a
+  /// layer are one request of the drive. If the drive cannot read single layers, they are
+  /// [slots][layers][K, V].
+  bool by_layers_ = true;
   Layout on_host_;
+  Layout on_drive_;
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
-  std::vector<std::int32_t> scratch_;
-  /// Scratch slots of each lane.
-  std::int64_t scratch_slots_;
+  std::byte* scratch_ = nullptr;
+  /// Of each lane.
+  Bytes scratch_bytes_;
+  /// 0, 1, ...: the slots of scratch memory.
+  std::vector<std::int32_t> scratch_slots_;
 
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;

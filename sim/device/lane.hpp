@@ -21,7 +21,7 @@ class Lane {
     StreamKind stream = StreamKind::usual;
     Processors processors;
     std::unique_ptr<StorageEngine> storage;
-    std::span<const std::int32_t> scratch;
+    std::span<std::byte> scratch;
     /// Called in the lane's thread with the exception of a task.
     std::function<void(std::exception_ptr)> failed;
   };

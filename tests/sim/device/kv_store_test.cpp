@@ -30,6 +30,12 @@ class DisorderlyEngine final : public StorageEngine {
   struct Drive {
     std::vector<std::byte> bytes;
     std::int64_t deepest = 0;
+    /// Bytes of each request.
+    std::vector<std::int64_t> requests;
+    /// Requests end one by one, in order.
+    bool in_order = false;
+    /// How often the last request in flight ended.
+    std::int64_t idle = 0;
   };
   DisorderlyEngine(Drive& drive, std::int64_t depth) : drive_(drive), depth_(depth) {}
 
@@ -37,15 +43,19 @@ class DisorderlyEngine final : public StorageEngine {
   [[nodiscard]] std::int64_t in_flight() const override { return std::ssize(waiting_); }
   void submit(std::span<const IoRequest> requests) override {
     waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    for (const IoRequest& request : requests) {
+      drive_.requests.push_back(request.bytes.value);
+    }
     EXPECT_LE(in_flight(), depth_);
     drive_.deepest = std::max(drive_.deepest, in_flight());
   }
   std::vector<IoCompletion> wait() override {
     std::vector<IoCompletion> ended;
-    for (std::int64_t left = 1 + random_.index(3); left > 0 && !waiting_.empty(); --left) {
-      std::swap(waiting_[static_cast<std::size_t>(random_.index(in_flight()))], waiting_.back());
-      const IoRequest request = waiting_.back();
-      waiting_.pop_back();
+    for (std::int64_t left = drive_.in_order ? 1 : 1 + random_.index(3);
+         left > 0 && !waiting_.empty(); --left) {
+      const auto next = waiting_.begin() + (drive_.in_order ? 0 : random_.index(in_flight()));
+      const IoRequest request = *next;
+      waiting_.erase(next);
       std::byte* const there = &drive_.bytes.at(static_cast<std::size_t>(request.offset));
       const auto size = static_cast<std::size_t>(request.bytes.value);
       if (request.kind == IoKind::read) {
@@ -55,6 +65,7 @@ class DisorderlyEngine final : public StorageEngine {
       }
       ended.push_back({.tag = request.tag, .at_ns = 0});
     }
+    drive_.idle += waiting_.empty() ? 1 : 0;
     return ended;
   }
   void flush() override {}
@@ -90,70 +101,111 @@ class SlowCopies final : public ForwardingDevice {
   Device& host_;
 };
 
-/// Computes this many tokens, takes them to the drive and back to HBM, whole or a layer at a time.
+/// Keeps the tokens of one entry in HBM, host memory and a drive in memory, and verifies moves.
+class OneEntry {
+ public:
+  OneEntry(Device& device, const DecoderShape& shape, std::int64_t tokens)
+      : shape_(shape),
+        tokens_(tokens),
+        store({.device = &device,
+               .shape = shape,
+               .slots = {tokens, tokens, 0, tokens},
+               .directory = {},
+               .open_storage =
+                   [this](const StorageOptions& options) {
+                     return std::make_unique<DisorderlyEngine>(drive, options.queue_depth);
+                   },
+               .to_hbm = CopyMethod::kernel,
+               .verify = true}),
+        stream_(device.make_stream()) {
+    drive.bytes.resize(static_cast<std::size_t>((tokens * store.token_bytes()).value));
+    const std::vector<std::int32_t> slots = store.extend(kKey, 0, tokens);
+    RandomStream random(2, "tests/kv_store");
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      for (const std::int32_t slot : slots) {
+        std::vector<float> row(static_cast<std::size_t>(store.hbm().row_bytes().value) /
+                               sizeof(float));
+        row.front() = static_cast<float>(random.uniform());
+        computed_.push_back(row.front());
+        std::memcpy(store.hbm().row(layer, slot), row.data(), row.size() * sizeof(float));
+      }
+    }
+    store.note_computed(slots, lane_);
+  }
+
+  /// Throws if a byte is wrong.
+  void move(Medium from, Medium to) {
+    drive.requests.clear();
+    drive.deepest = drive.idle = 0;
+    const KvMove moving = store.begin(transfer(from, to, kKey, 0, tokens_));
+    store.move(moving, lane_);
+    store.end(moving);
+    store.set_resident_prefix(from, kKey, 0);
+    if (from == Medium::hbm) {
+      std::memset(store.hbm().layer(0), 0,
+                  static_cast<std::size_t>((shape_.layers * store.hbm().layer_bytes()).value));
+    }
+  }
+
+  /// Loads the entry from the drive. Expects that all rows of a layer have arrived when the copies
+  /// before its report have ended.
+  void load_by_layers() {
+    const KvMove moving = store.begin(transfer(Medium::ssd, Medium::hbm, kKey, 0, tokens_));
+    std::int64_t reported = 0;
+    store.load_from_drive(moving, lane_, [&](std::int64_t layer) {
+      EXPECT_EQ(layer, reported++);
+      stream_->synchronize();
+      for (std::int64_t i = 0; i < tokens_; ++i) {
+        float first = 0;
+        std::memcpy(&first, store.hbm().row(layer, moving.to_slots[static_cast<std::size_t>(i)]),
+                    sizeof first);
+        ASSERT_EQ(first, computed_[static_cast<std::size_t>(layer * tokens_ + i)]);
+      }
+    });
+    EXPECT_EQ(reported, shape_.layers);
+    store.verify(moving, lane_);
+    store.end(moving);
+    store.set_resident_prefix(Medium::ssd, kKey, 0);
+  }
+
+ private:
+  static constexpr EntryKey kKey{1};
+  DecoderShape shape_;
+  std::int64_t tokens_;
+  /// The first number of each row, by layer and token.
+  std::vector<float> computed_;
+
+ public:
+  DisorderlyEngine::Drive drive;
+  KvStore store;
+
+ private:
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<StorageEngine> engine_ = store.open_engine();
+  MoveLane lane_{.stream = stream_.get(), .storage = engine_.get(), .scratch = store.scratch(0)};
+};
+
+/// Computes this many tokens, takes them to the drive and back to HBM, and again, with a look at
+/// each layer.
 void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool by_layers) {
   const std::unique_ptr<Device> host = make_cpu_device(1);
   SlowCopies device(*host);
-  const DecoderShape shape{.layers = 2, .kv_heads = 2, .head_dim = head_dim};
-  DisorderlyEngine::Drive drive;
-  KvStore store({.device = &device,
-                 .shape = shape,
-                 .slots = {tokens, tokens, 0, tokens},
-                 .directory = {},
-                 .lanes = 1,
-                 .open_storage =
-                     [&drive](const StorageOptions& options) {
-                       return std::make_unique<DisorderlyEngine>(drive, options.queue_depth);
-                     },
-                 .to_hbm = CopyMethod::kernel,
-                 .verify = true});
-  drive.bytes.resize(static_cast<std::size_t>((tokens * store.token_bytes()).value));
-  ASSERT_EQ(store.reads_layers(), by_layers);
-  const std::unique_ptr<Stream> stream = device.make_stream();
-  const std::unique_ptr<StorageEngine> engine = store.open_engine();
-  const MoveLane lane{.stream = stream.get(), .storage = engine.get(), .scratch = store.scratch(0)};
+  OneEntry entry(device, {.layers = 2, .kv_heads = 2, .head_dim = head_dim}, tokens);
+  ASSERT_EQ(entry.store.reads_layers(), by_layers);
   // More parts than are in flight at a time, and a last one that is not full.
-  ASSERT_GT(tokens, 2 * std::ssize(lane.scratch));
-
-  const EntryKey key{1};
-  const std::vector<std::int32_t> slots = store.extend(key, 0, tokens);
-  RandomStream random(2, "tests/kv_store");
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    for (const std::int32_t slot : slots) {
-      std::vector<float> row(static_cast<std::size_t>(store.token_bytes().value / shape.layers) /
-                             sizeof(float));
-      row.front() = static_cast<float>(random.uniform());
-      std::memcpy(store.hbm().row(layer, slot), row.data(), row.size() * sizeof(float));
-    }
-  }
-  store.note_computed(slots, lane);
-  const auto move = [&](Medium from, Medium to) {
-    const KvMove moving = store.begin(transfer(from, to, key, 0, tokens));
-    if (by_layers && from == Medium::ssd) {
-      for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-        store.load_from_drive(moving, layer, layer + 1, lane);
-      }
-      stream->synchronize();
-      store.verify(moving, lane);
-    } else {
-      store.move(moving, lane);
-    }
-    store.end(moving);
-    store.set_resident_prefix(from, key, 0);
-  };
+  ASSERT_GT(tokens * entry.store.token_bytes(), Bytes(2 * kRingBytes));
   device.methods.clear();
-  move(Medium::hbm, Medium::dram);
+  entry.move(Medium::hbm, Medium::dram);
   EXPECT_EQ(std::ranges::count(device.methods, CopyMethod::kernel), 0);
-  std::memset(store.hbm().layer(0), 0,
-              static_cast<std::size_t>((shape.layers * store.hbm().layer_bytes()).value));
-  move(Medium::dram, Medium::ssd);
-  drive.deepest = 0;
+  entry.move(Medium::dram, Medium::ssd);
   device.methods.clear();
-  move(Medium::ssd, Medium::hbm);  // throws if a byte is wrong
+  entry.move(Medium::ssd, Medium::hbm);
   EXPECT_GT(std::ranges::count(device.methods, CopyMethod::kernel), 0);
-  EXPECT_GE(drive.deepest, 4);  // parts, or tokens where layers are read
-  EXPECT_EQ(store.counters().verified, 3 * tokens * store.token_bytes());
-  store.check_invariants();
+  EXPECT_GE(entry.drive.deepest, 4);
+  entry.move(Medium::hbm, Medium::ssd);
+  entry.load_by_layers();
+  EXPECT_EQ(entry.store.counters().verified, 5 * tokens * entry.store.token_bytes());
+  entry.store.check_invariants();
 }
 
 /// The host. Notes the pieces of its copies; the copy engine of a GPU moves each in one call.
@@ -403,7 +455,7 @@ TEST(KvStore, WritesTheWholeFileBeforeItIsUsed) {
   move.to = Medium::hbm;
   move.from_slots = {kTokens - 1};
   move.to_slots = {0};
-  store.load_from_drive(move, 0, 2, lane);
+  store.load_from_drive(move, lane, [](std::int64_t) {});
   stream->synchronize();
   const auto* const words = reinterpret_cast<const std::uint64_t*>(store.hbm().row(0, 0));
   EXPECT_EQ(std::count(words, words + 32, 0U), 0);
@@ -414,6 +466,71 @@ TEST(KvStore, LoadsPartsThatArriveInAnyOrder) {
 }
 
 TEST(KvStore, LoadsLayersThatArriveInAnyOrder) { go_to_the_drive_and_back(850, 256, true); }
+
+// Parts of 64 rows have rows of many layers.
+TEST(KvStore, LoadsLayersOfFewTokensThatArriveInAnyOrder) {
+  const std::unique_ptr<Device> host = make_cpu_device(1);
+  SlowCopies device(*host);
+  for (const std::int64_t tokens : {1, 3, 64}) {
+    OneEntry entry(device, {.layers = 50, .kv_heads = 2, .head_dim = 256}, tokens);
+    entry.move(Medium::hbm, Medium::ssd);
+    entry.load_by_layers();
+    EXPECT_LE(entry.drive.deepest, kMoveDepth);
+  }
+}
+
+TEST(KvStore, ReadsTheNextLayerBeforeTheLastOneHasArrived) {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  for (const std::int64_t tokens : {10, 100, 300}) {
+    OneEntry entry(*device, {.layers = 20, .kv_heads = 2, .head_dim = 256}, tokens);
+    entry.drive.in_order = true;
+    entry.move(Medium::hbm, Medium::ssd);
+    entry.move(Medium::ssd, Medium::hbm);
+    EXPECT_EQ(entry.drive.idle, 1) << tokens << " tokens: only the end leaves nothing in flight";
+    EXPECT_GE(entry.drive.deepest, 8);
+  }
+}
+
+// Rows of 4 KiB: 300 of them are 256, one MiB, and 44.
+TEST(KvStore, MovesNeighboursOfALayerInOneRequest) {
+  const std::unique_ptr<Device> host = make_cpu_device(1);
+  PieceLog device(*host);
+  using Sizes = std::vector<std::int64_t>;
+  constexpr std::int64_t kRow = 4096;
+  OneEntry entry(device, {.layers = 2, .kv_heads = 2, .head_dim = 256}, 300);
+  device.pieces.clear();
+  entry.move(Medium::hbm, Medium::dram);
+  EXPECT_EQ(device.pieces.size(), 1U);
+  entry.move(Medium::dram, Medium::ssd);
+  const Sizes whole{256 * kRow, 44 * kRow, 256 * kRow, 44 * kRow};
+  // The requests after these read the tokens back, to verify them.
+  ASSERT_GE(entry.drive.requests.size(), whole.size());
+  entry.drive.requests.resize(whole.size());
+  EXPECT_EQ(entry.drive.requests, whole);
+  entry.move(Medium::ssd, Medium::dram);
+  EXPECT_EQ(entry.drive.requests, whole);
+  entry.move(Medium::dram, Medium::ssd);
+  entry.move(Medium::ssd, Medium::hbm);  // parts of 64 rows; the fifth has rows of both layers
+  EXPECT_EQ(entry.drive.requests,
+            (Sizes{64 * kRow, 64 * kRow, 64 * kRow, 64 * kRow, 44 * kRow, 20 * kRow, 64 * kRow,
+                   64 * kRow, 64 * kRow, 64 * kRow, 24 * kRow}));
+}
+
+// Rows of 2 KiB, tokens of 8 KiB: 128 tokens are one MiB.
+TEST(KvStore, MovesNeighboursWithAllLayersIfRowsAreNoBlocks) {
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  using Sizes = std::vector<std::int64_t>;
+  constexpr std::int64_t kToken = 8192;
+  OneEntry entry(*device, {.layers = 4, .kv_heads = 2, .head_dim = 128}, 200);
+  entry.move(Medium::hbm, Medium::dram);
+  entry.move(Medium::dram, Medium::ssd);
+  entry.move(Medium::ssd, Medium::dram);
+  EXPECT_EQ(entry.drive.requests, (Sizes{128 * kToken, 72 * kToken}));
+  entry.move(Medium::dram, Medium::ssd);
+  entry.move(Medium::ssd, Medium::hbm);
+  EXPECT_EQ(entry.drive.requests, (Sizes{32 * kToken, 32 * kToken, 32 * kToken, 32 * kToken,
+                                         32 * kToken, 32 * kToken, 8 * kToken}));
+}
 
 }  // namespace
 }  // namespace kvtier::test
