@@ -102,12 +102,13 @@ void DeviceBackend::post(Completion completion) {
 }
 
 void DeviceBackend::fail(std::exception_ptr failure) {
-  stopping_ = true;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) {
       failure_ = std::move(failure);
     }
+    // After the failure is noted: a pass that waits for a load then fails, too.
+    stopping_ = true;
   }
   changed_.notify_one();
 }
