@@ -10,7 +10,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 
 namespace kvtier {
 namespace {

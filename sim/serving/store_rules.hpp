@@ -5,7 +5,7 @@
 #include "sim/backend/backend.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/store/rules.hpp"
-#include "sim/store/store_facts.hpp"
+#include "sim/store/sessions/store_facts.hpp"
 
 namespace kvtier {
 

@@ -6,8 +6,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/victims.hpp"
-#include "sim/store/entry_pool.hpp"
-#include "sim/store/reference_store.hpp"
+#include "sim/store/reference/reference_store.hpp"
 
 namespace kvtier {
 namespace {

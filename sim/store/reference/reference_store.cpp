@@ -1,4 +1,4 @@
-#include "sim/store/reference_store.hpp"
+#include "sim/store/reference/reference_store.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
-#include "sim/store/entry_store.hpp"
+#include "sim/store/blocks/entry_store.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "sim/core/assert.hpp"
 #include "sim/store/block_run.hpp"
-#include "sim/store/entry_pool.hpp"
+#include "sim/store/blocks/entry_pool.hpp"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/store/extent_store.hpp"
+#include "sim/store/blocks/extent_store.hpp"
 
 #include <algorithm>
 #include <unordered_map>
@@ -6,7 +6,7 @@
 #include <boost/icl/interval_set.hpp>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/extent_pool.hpp"
+#include "sim/store/blocks/extent_pool.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
 #include "sim/store/write_frequencies.hpp"

@@ -1,10 +1,10 @@
-#include "sim/store/extent_pool.hpp"
+#include "sim/store/blocks/extent_pool.hpp"
 
 #include <algorithm>
 #include <set>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/repeated_sum.hpp"
+#include "sim/store/blocks/repeated_sum.hpp"
 
 namespace kvtier {
 
