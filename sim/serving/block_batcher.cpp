@@ -45,7 +45,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
-  const StoreRules rules = store_rules(config_);
+  const StoreRules rules = timed_store_rules(config_);
   block_ = rules.pools.front().block.value;
   capacity_ = rules.pools.front().capacity;
   watermark_ =
@@ -58,6 +58,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   store_ = setup.store != nullptr ? setup.store : own_store_.get();
   for (const PoolRules& pool : rules.pools) {
     const bool first = tiers_.empty();
+    timed_.push_back(!first && rules.edges[tiers_.size() - 1].timed);
     block_tokens_.push_back(pool.block.value);
     const KvShares shares =
         first ? hbm_shares(config_) : KvShares{.capacity = bytes(tiers_.size(), pool.capacity)};
@@ -147,7 +148,10 @@ void BlockBatcher::on_completion(Completion completion) {
   proceed();
 }
 
-void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) { store_->copied(id); }
+void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) {
+  store_->copied(id);
+  settle();  // what has arrived may be written on
+}
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
   return tiers_[tier]->counters(backend_.now());
@@ -247,7 +251,7 @@ void BlockBatcher::schedule() {
 void BlockBatcher::launch_if_ready() {
   const bool has_memory = take_memory();
   settle();
-  if (has_memory && (saving_ == 0 || !is_tree_)) {
+  if (has_memory && saving_ == 0) {
     launch();
   }
 }
@@ -777,10 +781,21 @@ void BlockBatcher::offer_all() {
     store_->end(ended.id);
   }
   ended_.clear();
-  for (const Copy& copy : store_->take_copies()) {
-    begun_.push_back(copy);
-  }
+  take_copies();
   contexts_.close_ended(*store_);
+}
+
+void BlockBatcher::take_copies() {
+  for (const Copy& copy : store_->take_copies()) {
+    if (copy.pool == 1 && store_->offloads()) {
+      begun_.push_back(copy);
+    } else if (copy.pool == 2 && is_tree_) {
+      storage_writes_.push_back(copy);
+    } else {
+      start_copy(copy);
+    }
+  }
+  write_to_storage();
 }
 
 void BlockBatcher::start_copies() {
@@ -1030,10 +1045,10 @@ void BlockBatcher::settle() {
     tiers_[i]->count().refused += all.skipped - counted_[i].skipped;
     if (i > 0) {
       tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
-      // Promoted blocks, and copies of an offload, have transfers of their own.
+      // Promoted blocks, and copies of the store, have transfers of their own.
       const std::int64_t own = all.inserted - all.promoted;
       const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
-      if (written.value > 0 && !is_tree_ && !(i == 1 && store_->offloads())) {
+      if (written.value > 0 && !is_tree_ && !timed_[i] && !(i == 1 && store_->offloads())) {
         const bool blocks = i == 1 && saves_block_;
         if (blocks) {
           begin_save();
@@ -1043,16 +1058,7 @@ void BlockBatcher::settle() {
     }
     counted_[i] = all;
   }
-  if (is_tree_) {
-    for (const Copy& copy : store_->take_copies()) {
-      if (copy.pool == 2) {
-        storage_writes_.push_back(copy);
-      } else {
-        start_copy(copy);
-      }
-    }
-    write_to_storage();
-  }
+  take_copies();
   requests_.occupy(std::exchange(slots_, 0), hbm.used(Account::running));
 }
 

@@ -64,10 +64,11 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
-  /// Copies of an offload and of nodes are found when they are complete. Other writes are only if
-  /// the next iteration waits for them.
+  /// Copies of an offload and of nodes are found when they are complete, and so are moves that take
+  /// time. Other writes are only if the next iteration waits for them.
   [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
-    return tier > 0 && !is_tree_ && !(tier == 1 && (store_->offloads() || saves_block_));
+    return tier > 0 && !is_tree_ && !timed_[tier] &&
+           !(tier == 1 && (store_->offloads() || saves_block_));
   }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
@@ -218,6 +219,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Blocks that those who have memory and have not computed them yet will take.
   [[nodiscard]] std::int64_t reserved_blocks() const;
   void offer_all();
+  /// Copies that the store has begun. Those of an offload begin with the next iteration.
+  void take_copies();
   void start_copies();
   void start_copy(const Copy& copy);
   void start_write(std::size_t tier, Bytes written, std::uint64_t cookie);
@@ -274,6 +277,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool found_when_scheduled_;
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
+  /// Tiers in which blocks are found when their move has arrived.
+  std::vector<bool> timed_;
   Bytes bytes_per_token_;
   bool is_tree_;
   /// Nodes are written to the tier behind when they are evicted, which a batch waits for.

@@ -161,6 +161,14 @@ StoreRules store_rules(const RunConfig& config) {
   return rules;
 }
 
+StoreRules timed_store_rules(const RunConfig& config) {
+  StoreRules rules = store_rules(config);
+  for (std::size_t i = 1; i < rules.edges.size() && is_offload(rules); ++i) {
+    rules.edges[i].timed = true;
+  }
+  return rules;
+}
+
 Bytes shared_capacity(const RunConfig& config) {
   const StoreRules rules = store_rules(config);
   const PoolRules& shared = rules.pools.back();

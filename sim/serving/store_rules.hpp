@@ -16,6 +16,9 @@ namespace kvtier {
 /// room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);
 
+/// The same where writes take time: for timed runs.
+[[nodiscard]] StoreRules timed_store_rules(const RunConfig& config);
+
 /// Bytes of the tier of /cluster/shared.
 [[nodiscard]] Bytes shared_capacity(const RunConfig& config);
 
