@@ -163,7 +163,8 @@ StoreRules store_rules(const RunConfig& config) {
 
 StoreRules timed_store_rules(const RunConfig& config) {
   StoreRules rules = store_rules(config);
-  for (std::size_t i = 1; i < rules.edges.size() && is_offload(rules); ++i) {
+  const bool blocks = rules.pools.front().unit == EvictionUnit::block;
+  for (std::size_t i = 1; blocks && i < rules.edges.size(); ++i) {
     rules.edges[i].timed = true;
   }
   return rules;
