@@ -164,8 +164,11 @@ StoreRules store_rules(const RunConfig& config) {
 StoreRules timed_store_rules(const RunConfig& config) {
   StoreRules rules = store_rules(config);
   const bool blocks = rules.pools.front().unit == EvictionUnit::block;
-  for (std::size_t i = 1; blocks && i < rules.edges.size(); ++i) {
-    rules.edges[i].timed = true;
+  for (EdgeRules& edge : rules.edges) {
+    edge.timed = blocks && rules.requests_in_first && edge.write != Write::on_eviction;
+  }
+  if (!rules.edges.empty()) {
+    rules.edges.front().stalls = config.system.save.mode == SaveMode::blocking;
   }
   return rules;
 }
