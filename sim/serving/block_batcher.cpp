@@ -39,7 +39,6 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
-      saves_block_(config_.system.save.mode == SaveMode::blocking),
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
@@ -58,7 +57,6 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   store_ = setup.store != nullptr ? setup.store : own_store_.get();
   for (const PoolRules& pool : rules.pools) {
     const bool first = tiers_.empty();
-    timed_.push_back(!first && rules.edges[tiers_.size() - 1].timed);
     block_tokens_.push_back(pool.block.value);
     const KvShares shares =
         first ? hbm_shares(config_) : KvShares{.capacity = bytes(tiers_.size(), pool.capacity)};
@@ -1045,16 +1043,6 @@ void BlockBatcher::settle() {
     tiers_[i]->count().refused += all.skipped - counted_[i].skipped;
     if (i > 0) {
       tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
-      // Promoted blocks, and copies of the store, have transfers of their own.
-      const std::int64_t own = all.inserted - all.promoted;
-      const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
-      if (written.value > 0 && !is_tree_ && !timed_[i] && !(i == 1 && store_->offloads())) {
-        const bool blocks = i == 1 && saves_block_;
-        if (blocks) {
-          begin_save();
-        }
-        start_write(i, written, blocks ? kOwnTransfer | kSave : kTierTransfer);
-      }
     }
     counted_[i] = all;
   }

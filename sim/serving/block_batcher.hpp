@@ -64,11 +64,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
-  /// Copies of an offload and of nodes are found when they are complete, and so are moves that take
-  /// time. Other writes are only if the next iteration waits for them.
+  /// Extents and sequences are found from the beginning of their write on.
   [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
-    return tier > 0 && !is_tree_ && !timed_[tier] &&
-           !(tier == 1 && (store_->offloads() || saves_block_));
+    return tier > 0 && has_entries(config_.system.blocks->unit) &&
+           !(tier == 1 && config_.system.save.mode == SaveMode::blocking);
   }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
@@ -277,8 +276,6 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool found_when_scheduled_;
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
-  /// Tiers in which blocks are found when their move has arrived.
-  std::vector<bool> timed_;
   Bytes bytes_per_token_;
   bool is_tree_;
   /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
@@ -286,7 +283,6 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
-  bool saves_block_;
   bool whole_response_;
   bool delays_duplicates_;
   LengthPredictor predictor_;

@@ -165,7 +165,7 @@ StoreRules timed_store_rules(const RunConfig& config) {
   StoreRules rules = store_rules(config);
   const bool blocks = rules.pools.front().unit == EvictionUnit::block;
   for (EdgeRules& edge : rules.edges) {
-    edge.timed = blocks && rules.requests_in_first && edge.write != Write::on_eviction;
+    edge.timed = blocks && rules.requests_in_first;
   }
   if (!rules.edges.empty()) {
     rules.edges.front().stalls = config.system.save.mode == SaveMode::blocking;

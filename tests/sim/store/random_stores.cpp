@@ -201,6 +201,9 @@ StoreRules random_rules(RandomStream& random) {
       pool.block = rules.pools.front().block;
     }
     make_entries(rules, random);
+    for (EdgeRules& edge : rules.edges) {
+      edge.stalls = coin(random);
+    }
   } else if (rules.requests_in_first && random.index(3) == 0) {
     make_nodes(rules, random);
   } else {

@@ -189,7 +189,7 @@ TEST(AllSystems, CountHitsOfTheTableAndOfTheJsonInTheSameTiers) {
   }
 }
 
-TEST(AllSystems, SayWhereKvIsFoundBeforeItIsWritten) {
+TEST(AllSystems, FindNoKvBeforeItIsWritten) {
   std::set<std::string> found;
   for (const std::string& system : presets().names("systems")) {
     const RunConfig config = config_of(system, {"/workload/sessions=5"});
@@ -200,7 +200,7 @@ TEST(AllSystems, SayWhereKvIsFoundBeforeItIsWritten) {
       }
     }
   }
-  EXPECT_EQ(found, (std::set<std::string>{"tensorrt_llm dram"}));
+  EXPECT_EQ(found, std::set<std::string>());
 }
 
 }  // namespace
