@@ -5,7 +5,7 @@
 
 #include "sim/core/event_queue.hpp"
 #include "sim/serving/history.hpp"
-#include "sim/store/stored_kv.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
 #include "traces/statistics.hpp"
 
 namespace kvtier {

@@ -10,9 +10,9 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/replay/accesses.hpp"
-#include "sim/store/belady.hpp"
-#include "sim/store/prefix_stack.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
+#include "sim/store/curves/belady.hpp"
+#include "sim/store/curves/prefix_stack.hpp"
 
 namespace kvtier {
 namespace {

@@ -17,10 +17,10 @@
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/belady.hpp"
+#include "sim/store/blocks/stores.hpp"
+#include "sim/store/curves/belady.hpp"
+#include "sim/store/curves/unlimited_cache.hpp"
 #include "sim/store/offload_steps.hpp"
-#include "sim/store/stores.hpp"
-#include "sim/store/unlimited_cache.hpp"
 
 namespace kvtier {
 namespace {

@@ -11,7 +11,7 @@
 #include "sim/replay/access_order.hpp"
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
-#include "sim/store/stack_distances.hpp"
+#include "sim/store/curves/stack_distances.hpp"
 
 namespace kvtier {
 namespace {

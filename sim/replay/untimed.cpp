@@ -13,7 +13,7 @@
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 namespace kvtier {
 namespace {

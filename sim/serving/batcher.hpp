@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "sim/backend/backend.hpp"
-#include "sim/store/pool.hpp"
-#include "sim/store/stored_kv.hpp"
+#include "sim/store/sessions/pool.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
 
 namespace kvtier {
 

@@ -9,7 +9,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 
 namespace kvtier {
 namespace {
@@ -39,13 +39,12 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
-      saves_block_(config_.system.save.mode == SaveMode::blocking),
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
-  const StoreRules rules = store_rules(config_);
+  const StoreRules rules = timed_store_rules(config_);
   block_ = rules.pools.front().block.value;
   capacity_ = rules.pools.front().capacity;
   watermark_ =
@@ -147,7 +146,10 @@ void BlockBatcher::on_completion(Completion completion) {
   proceed();
 }
 
-void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) { store_->copied(id); }
+void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) {
+  store_->copied(id);
+  settle();  // what has arrived may be written on
+}
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
   return tiers_[tier]->counters(backend_.now());
@@ -247,7 +249,7 @@ void BlockBatcher::schedule() {
 void BlockBatcher::launch_if_ready() {
   const bool has_memory = take_memory();
   settle();
-  if (has_memory && (saving_ == 0 || !is_tree_)) {
+  if (has_memory && saving_ == 0) {
     launch();
   }
 }
@@ -777,10 +779,21 @@ void BlockBatcher::offer_all() {
     store_->end(ended.id);
   }
   ended_.clear();
-  for (const Copy& copy : store_->take_copies()) {
-    begun_.push_back(copy);
-  }
+  take_copies();
   contexts_.close_ended(*store_);
+}
+
+void BlockBatcher::take_copies() {
+  for (const Copy& copy : store_->take_copies()) {
+    if (copy.pool == 1 && store_->offloads()) {
+      begun_.push_back(copy);
+    } else if (copy.pool == 2 && is_tree_) {
+      storage_writes_.push_back(copy);
+    } else {
+      start_copy(copy);
+    }
+  }
+  write_to_storage();
 }
 
 void BlockBatcher::start_copies() {
@@ -1030,29 +1043,10 @@ void BlockBatcher::settle() {
     tiers_[i]->count().refused += all.skipped - counted_[i].skipped;
     if (i > 0) {
       tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
-      // Promoted blocks, and copies of an offload, have transfers of their own.
-      const std::int64_t own = all.inserted - all.promoted;
-      const Bytes written = bytes(i, own - (counted_[i].inserted - counted_[i].promoted));
-      if (written.value > 0 && !is_tree_ && !(i == 1 && store_->offloads())) {
-        const bool blocks = i == 1 && saves_block_;
-        if (blocks) {
-          begin_save();
-        }
-        start_write(i, written, blocks ? kOwnTransfer | kSave : kTierTransfer);
-      }
     }
     counted_[i] = all;
   }
-  if (is_tree_) {
-    for (const Copy& copy : store_->take_copies()) {
-      if (copy.pool == 2) {
-        storage_writes_.push_back(copy);
-      } else {
-        start_copy(copy);
-      }
-    }
-    write_to_storage();
-  }
+  take_copies();
   requests_.occupy(std::exchange(slots_, 0), hbm.used(Account::running));
 }
 

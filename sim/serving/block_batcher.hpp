@@ -64,10 +64,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
-  /// Copies of an offload and of nodes are found when they are complete. Other writes are only if
-  /// the next iteration waits for them.
+  /// Extents and sequences are found from the beginning of their write on.
   [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
-    return tier > 0 && !is_tree_ && !(tier == 1 && (store_->offloads() || saves_block_));
+    return tier > 0 && has_entries(config_.system.blocks->unit) &&
+           !(tier == 1 && config_.system.save.mode == SaveMode::blocking);
   }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
@@ -218,6 +218,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Blocks that those who have memory and have not computed them yet will take.
   [[nodiscard]] std::int64_t reserved_blocks() const;
   void offer_all();
+  /// Copies that the store has begun. Those of an offload begin with the next iteration.
+  void take_copies();
   void start_copies();
   void start_copy(const Copy& copy);
   void start_write(std::size_t tier, Bytes written, std::uint64_t cookie);
@@ -281,7 +283,6 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
-  bool saves_block_;
   bool whole_response_;
   bool delays_duplicates_;
   LengthPredictor predictor_;

@@ -10,7 +10,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 
 namespace kvtier {
 namespace {
@@ -268,7 +268,7 @@ Cluster::Cluster(const Setup& setup)
   }
   if (const auto& shared = config_.cluster.shared) {
     shared_ = medium_of(std::string(to_string(shared->tier)));
-    const StoreRules rules = store_rules(config_);
+    const StoreRules rules = timed_store_rules(config_);
     const bool plain = stepping_ == DecodeStepping::per_iteration && !router_.wants_block_events();
     stores_ = (plain ? make_reference_stores : make_stores)(
         rules, contexts_.streams(), registry_, static_cast<std::size_t>(config_.cluster.instances));

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "sim/core/streams.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
 #include "sim/store/store.hpp"
-#include "sim/store/stored_kv.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {

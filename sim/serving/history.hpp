@@ -2,8 +2,8 @@
 
 #include "sim/serving/config.hpp"
 #include "sim/serving/metrics.hpp"
-#include "sim/store/stored_kv.hpp"
-#include "sim/store/truncation.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
+#include "sim/store/sessions/truncation.hpp"
 #include "traces/session.hpp"
 
 namespace kvtier {

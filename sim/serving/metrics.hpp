@@ -9,7 +9,7 @@
 #include "sim/core/histogram.hpp"
 #include "sim/serving/batch_means.hpp"
 #include "sim/serving/config.hpp"
-#include "sim/store/lookup.hpp"
+#include "sim/store/sessions/lookup.hpp"
 #include "sim/store/store_counters.hpp"
 
 /// Counters of a run. Hit rates follow AttentionStore (arXiv 2403.19708, sections 4.1 and 4.2);

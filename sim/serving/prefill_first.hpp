@@ -11,7 +11,7 @@
 #include "sim/serving/length_predictor.hpp"
 #include "sim/serving/read_buffer.hpp"
 #include "sim/serving/requests.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 namespace kvtier {
 

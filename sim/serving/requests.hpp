@@ -18,8 +18,8 @@
 #include "sim/serving/metrics.hpp"
 #include "sim/serving/stationarity.hpp"
 #include "sim/serving/waits.hpp"
-#include "sim/store/stored_kv.hpp"
-#include "sim/store/unlimited_cache.hpp"
+#include "sim/store/curves/unlimited_cache.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
 #include "traces/session.hpp"
 #include "traces/statistics.hpp"
 

@@ -161,6 +161,18 @@ StoreRules store_rules(const RunConfig& config) {
   return rules;
 }
 
+StoreRules timed_store_rules(const RunConfig& config) {
+  StoreRules rules = store_rules(config);
+  const bool blocks = rules.pools.front().unit == EvictionUnit::block;
+  for (EdgeRules& edge : rules.edges) {
+    edge.timed = blocks && rules.requests_in_first;
+  }
+  if (!rules.edges.empty()) {
+    rules.edges.front().stalls = config.system.save.mode == SaveMode::blocking;
+  }
+  return rules;
+}
+
 Bytes shared_capacity(const RunConfig& config) {
   const StoreRules rules = store_rules(config);
   const PoolRules& shared = rules.pools.back();

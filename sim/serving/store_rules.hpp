@@ -5,7 +5,7 @@
 #include "sim/backend/backend.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/store/rules.hpp"
-#include "sim/store/store_facts.hpp"
+#include "sim/store/sessions/store_facts.hpp"
 
 namespace kvtier {
 
@@ -15,6 +15,9 @@ namespace kvtier {
 /// The rules of a system of blocks (SystemConfig::blocks). Throws ConfigError for a tier without
 /// room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);
+
+/// The same where writes take time: for timed runs.
+[[nodiscard]] StoreRules timed_store_rules(const RunConfig& config);
 
 /// Bytes of the tier of /cluster/shared.
 [[nodiscard]] Bytes shared_capacity(const RunConfig& config);

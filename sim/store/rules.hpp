@@ -215,6 +215,13 @@ struct EdgeRules {
   NoRoom no_room = NoRoom::evict;
   /// Whether a hit in the slower pool comes into the faster one.
   bool promotes = true;
+  /// Writes take time (only of blocks, with requests_in_first). A block that is written to the
+  /// slower pool is found there when its move has arrived (Store::copied). Till then it holds its
+  /// room, and neither it nor the block from which it is copied leaves. Without, writes take no
+  /// time, as those of untimed replays.
+  bool timed = false;
+  /// The next iteration waits for the writes, which the store takes for complete.
+  bool stalls = false;
   /// Only behind requests_in_first, and not for nodes: blocks of responses are not written.
   bool prompts_only = true;
   /// Only for nodes: what is found in the slower pool is loaded if it is so much, and else
@@ -312,6 +319,12 @@ struct StoreRules {
   }
   const double wanted = std::max(relief.share, share - relief.from + relief.share);
   return static_cast<std::int64_t>(std::ceil(wanted * static_cast<double>(used)));
+}
+
+/// Whether the next iteration waits for writes to the slower pool: victims leave their memory when
+/// they are written.
+[[nodiscard]] inline bool stalls_for_writes(const EdgeRules& edge) {
+  return edge.stalls || edge.write == Write::on_eviction;
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

@@ -47,12 +47,12 @@ struct Room {
   bool arrives = false;
 };
 
-/// A copy of blocks to a pool from the one before it that has begun.
+/// A move of blocks to a pool from the one before it that has begun.
 struct Copy {
   std::uint32_t id = 0;
   std::int64_t blocks = 0;
   std::size_t pool = 1;
-  /// Room that was asked for waits for it, and the store takes it for complete.
+  /// The next iteration waits for it, and the store takes it for complete.
   bool waits = false;
 };
 
@@ -93,7 +93,7 @@ struct RequestId {
 };
 
 /// Keeps KV of contexts in pools, and finds it. Whole blocks have keys: the block's place in its
-/// stream. Moves take no time.
+/// stream. It says which moves begin, and is told when they have arrived.
 class Store {
  public:
   virtual ~Store() = default;
@@ -131,8 +131,16 @@ class Store {
   /// A use of what there is of the context, all of which counts.
   virtual Match refresh(const Context& context);
 
+  // Moves to slower pools: of nodes, of an offload, and of edges whose writes take time.
+
+  /// Those that have begun since this was called last, faster pools first.
+  [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
+  /// A move has arrived: what it wrote is found, and may leave. So may that from which it was
+  /// copied.
+  virtual void copied(std::uint32_t) {}
+
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.
-  // Nodes have loads and copies, too, but no offers.
+  // Nodes have loads, too, but no offers.
 
   /// Whether it has such a pool (StoreRules::requests_in_first, Touch::end behind). If so, requests
   /// keep their numbers until `end`.
@@ -146,11 +154,6 @@ class Store {
   /// pool behind is written there, all of it or, without room, nothing: false, and the next call
   /// tries again.
   virtual bool offer(RequestId, Tokens) { return true; }
-  /// The copies that have begun since this was called last. Nodes have them, too.
-  [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
-  /// A copy is complete: what it wrote can be loaded, and may leave. Nodes may leave the pool from
-  /// which they were copied.
-  virtual void copied(std::uint32_t) {}
   /// The request was released and comes no more: its uses count.
   virtual void end(RequestId) {}
   /// Its calls without requests in the first pool; null if there is no such pool.

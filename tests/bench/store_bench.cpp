@@ -7,8 +7,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include "sim/store/prefix_stack.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
+#include "sim/store/curves/prefix_stack.hpp"
 #include "sim/study/engines/replays.hpp"
 #include "tests/sim/store/test_data.hpp"
 

@@ -42,7 +42,11 @@ Layers layers() {
       {"traces", {"sim/core"}},
       {"sim/backend", {"sim/policy", "hw/profile"}},
       {"sim/store", {"sim/backend"}},
-      {"sim/serving", {"sim/store", "traces"}},
+      {"sim/store/curves", {"sim/store"}},
+      {"sim/store/reference", {"sim/store"}},
+      {"sim/store/blocks", {"sim/store/reference"}},
+      {"sim/store/sessions", {"sim/store"}},
+      {"sim/serving", {"sim/store/blocks", "sim/store/curves", "sim/store/sessions", "traces"}},
       {"sim/replay", {"sim/serving"}},
       {"kernels", {}},
       {"hw/device", {"kernels", "sim/core"}},
@@ -79,14 +83,15 @@ Layers layers() {
   return table;
 }
 
-/// The row a path belongs to, or "" if there is none.
+/// The row of the deepest folder that a path belongs to, or "" if there is none.
 std::string folder_of(const Layers& table, std::string_view path) {
+  std::string deepest;
   for (const auto& [folder, allowed] : table) {
-    if (path.starts_with(folder + "/")) {
-      return folder;
+    if (path.starts_with(folder + "/") && folder.size() > deepest.size()) {
+      deepest = folder;
     }
   }
-  return "";
+  return deepest;
 }
 
 struct Report {

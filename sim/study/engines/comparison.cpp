@@ -14,7 +14,7 @@
 #include "sim/core/text.hpp"
 #include "sim/replay/step_replay.hpp"
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "sim/study/config/resolve.hpp"
 #include "sim/study/engines/replays.hpp"
 #include "sim/study/runs/run_threads.hpp"

@@ -8,8 +8,8 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/text.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "sim/store/offload_calls.hpp"
-#include "sim/store/stores.hpp"
 #include "sim/study/engines/table_calls.hpp"
 
 namespace kvtier {

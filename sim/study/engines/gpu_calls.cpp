@@ -8,7 +8,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/core/text.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/table_calls.hpp"
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "sim/core/errors.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "sim/store/offload_steps.hpp"
-#include "sim/store/stores.hpp"
 
 namespace kvtier {
 

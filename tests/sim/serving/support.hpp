@@ -15,7 +15,7 @@
 #include "sim/core/rng.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/serving/instance.hpp"
-#include "sim/store/truncation.hpp"
+#include "sim/store/sessions/truncation.hpp"
 #include "traces/session.hpp"
 
 /// A world with figures for mental arithmetic: KV of 1,000 bytes a token (200 in each of 5 layers),

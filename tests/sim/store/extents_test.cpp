@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "tests/sim/store/random_stores.hpp"
 
 namespace kvtier {

@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/store/belady.hpp"
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
+#include "sim/store/curves/belady.hpp"
 #include "sim/study/engines/replays.hpp"
 #include "tests/sim/store/random_stores.hpp"
 

@@ -1,4 +1,4 @@
-#include "sim/store/move.hpp"
+#include "sim/store/sessions/move.hpp"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "sim/store/prefix_stack.hpp"
+#include "sim/store/curves/prefix_stack.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "sim/store/repeated_sum.hpp"
+#include "sim/store/blocks/repeated_sum.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 #include "tests/sim/serving/support.hpp"
 #include "tests/sim/store/session_store_support.hpp"
 

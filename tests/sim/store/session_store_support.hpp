@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/serving/store_rules.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 #include "tests/sim/serving/support.hpp"
 
 /// The session store over the simulated backend, without a batcher. Every token is 1,000 bytes,

@@ -1,4 +1,4 @@
-#include "sim/store/stack_distances.hpp"
+#include "sim/store/curves/stack_distances.hpp"
 
 #include <list>
 #include <utility>

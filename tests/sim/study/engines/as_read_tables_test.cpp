@@ -13,8 +13,8 @@
 
 #include "sim/core/file.hpp"
 #include "sim/serving/store_rules.hpp"
+#include "sim/store/blocks/stores.hpp"
 #include "sim/store/offload_steps.hpp"
-#include "sim/store/stores.hpp"
 #include "sim/store/write_frequencies.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/replays.hpp"

@@ -1,10 +1,10 @@
-#include "sim/store/extent_pool.hpp"
+#include "sim/store/blocks/extent_pool.hpp"
 
 #include <algorithm>
 #include <set>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/repeated_sum.hpp"
+#include "sim/store/blocks/repeated_sum.hpp"
 
 namespace kvtier {
 
@@ -600,9 +600,13 @@ ExtentPool::Extent ExtentPool::newcomer(const BlockRun& run) {
   return made;
 }
 
-void ExtentPool::insert(const BlockRun& whole) {
+void ExtentPool::insert(const BlockRun& whole, bool arrived) {
   for_each_class(whole, [&](const BlockRun& run) {
-    const Extent made = newcomer(run);
+    Extent made = newcomer(run);
+    if (!arrived) {
+      made.pins = made.writes = 1;
+      evictable_ -= made.size();
+    }
     const std::uint32_t back = ends_of(made).back;
     if (back != kNone && follows(extents_[back], made)) {
       Extent& joined = extents_[back];
@@ -740,7 +744,7 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
 void ExtentPool::remove(const BlockRun& run) {
   for (std::int64_t at = run.begin; at < run.end;) {
     const Piece piece = first_piece(run.stream, at, run.end);
-    if (piece.present) {
+    if (piece.present && extents_[piece.extent].pins == 0) {
       const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
       const std::int64_t size = piece.end - piece.begin;
       const bool frequent = extents_[part].frequent;

@@ -1,11 +1,11 @@
-#include "sim/store/entry_store.hpp"
+#include "sim/store/blocks/entry_store.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "sim/core/assert.hpp"
 #include "sim/store/block_run.hpp"
-#include "sim/store/entry_pool.hpp"
+#include "sim/store/blocks/entry_pool.hpp"
 
 namespace kvtier {
 namespace {
@@ -15,7 +15,11 @@ using Pools = std::vector<std::shared_ptr<EntryPool>>;
 class EntryStore final : public Store {
  public:
   EntryStore(const StoreRules& rules, const Streams& streams, Pools pools)
-      : rules_(rules), streams_(streams), pools_(std::move(pools)), counters_(pools_.size()) {}
+      : rules_(rules),
+        streams_(streams),
+        pools_(std::move(pools)),
+        counters_(pools_.size()),
+        written_(pools_.size()) {}
 
   void advance(SimTime now) override {
     for (const auto& pool : pools_) {
@@ -106,6 +110,18 @@ class EntryStore final : public Store {
     }
     protect({}, Tokens(0));
     free_requests_.push_back(id);
+  }
+
+  /// What has been written is there already.
+  [[nodiscard]] std::vector<Copy> take_copies() override {
+    std::vector<Copy> copies;
+    for (std::size_t i = 1; i < pools_.size(); ++i) {
+      if (const std::int64_t blocks = std::exchange(written_[i], 0); blocks > 0) {
+        copies.push_back(
+            {.id = next_copy_++, .blocks = blocks, .pool = i, .waits = rules_.edges[i - 1].stalls});
+      }
+    }
+    return copies;
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -293,6 +309,7 @@ class EntryStore final : public Store {
     }
     pool.insert(run);
     counters_[index].inserted += run.size();
+    written_[index] += run.size();
     write_new(index, run);
   }
   /// Coming in is the first put.
@@ -467,6 +484,9 @@ class EntryStore final : public Store {
   const Streams& streams_;
   Pools pools_;
   std::vector<PoolCounters> counters_;
+  /// Blocks that came into each pool since its last copy.
+  std::vector<std::int64_t> written_;
+  std::uint32_t next_copy_ = 0;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::vector<Stretch> path_;

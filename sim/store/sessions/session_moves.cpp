@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 /// How the session store makes room and moves KV: evictions, writes to the next slower tier,
 /// fetches to the fastest one, saves of finished turns.

@@ -1,4 +1,4 @@
-#include "sim/store/node_store.hpp"
+#include "sim/store/blocks/node_store.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/extent_pool.hpp"
+#include "sim/store/blocks/extent_pool.hpp"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/store/pool.hpp"
+#include "sim/store/sessions/pool.hpp"
 
 #include <fmt/format.h>
 

@@ -70,8 +70,9 @@ class ExtentPool {
   /// arc: these blocks, which are absent, are to come in. Those that are remembered are the last to
   /// be forgotten.
   void adapt(const BlockRun& run);
-  /// Blocks come in at the end of the order. There is room for them, and they are absent.
-  void insert(const BlockRun& run);
+  /// Blocks come in at the end of the order. There is room for them, and they are absent. Unless
+  /// they have `arrived` they are being written (begin_write).
+  void insert(const BlockRun& run, bool arrived = true);
   /// So many blocks leave the front of the order, and as many as a round frees if they may; those
   /// with keys are added to `victims` in order.
   void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
@@ -79,7 +80,7 @@ class ExtentPool {
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
-  /// Those of the run that are present leave for good.
+  /// Those of the run that are present, and that no move reads or writes, leave for good.
   void remove(const BlockRun& run);
   /// All copies of the stream's blocks from this one on leave, unless they are held or pinned.
   void truncate(StreamId stream, std::int64_t blocks);

@@ -1,4 +1,4 @@
-#include "sim/store/entry_pool.hpp"
+#include "sim/store/blocks/entry_pool.hpp"
 
 #include <algorithm>
 #include <utility>

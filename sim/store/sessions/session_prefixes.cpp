@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 /// The prompts that several sessions begin with, as the session store keeps them: one entry each,
 /// whoever needs it, held in the fastest tier while turns that use it run (CaR's nodes with several

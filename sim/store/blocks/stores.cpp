@@ -1,14 +1,14 @@
-#include "sim/store/stores.hpp"
+#include "sim/store/blocks/stores.hpp"
 
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/entry_store.hpp"
-#include "sim/store/extent_store.hpp"
-#include "sim/store/node_store.hpp"
-#include "sim/store/reference_store.hpp"
+#include "sim/store/blocks/entry_store.hpp"
+#include "sim/store/blocks/extent_store.hpp"
+#include "sim/store/blocks/node_store.hpp"
+#include "sim/store/reference/reference_store.hpp"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 #include <algorithm>
 #include <stdexcept>

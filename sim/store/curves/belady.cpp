@@ -1,4 +1,4 @@
-#include "sim/store/belady.hpp"
+#include "sim/store/curves/belady.hpp"
 
 #include <algorithm>
 #include <tuple>

@@ -1,4 +1,4 @@
-#include "sim/store/lookup.hpp"
+#include "sim/store/sessions/lookup.hpp"
 
 #include <algorithm>
 #include <array>

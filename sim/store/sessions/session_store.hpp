@@ -19,14 +19,14 @@
 #include "sim/core/ring.hpp"
 #include "sim/policy/entry_list.hpp"
 #include "sim/policy/policy.hpp"
-#include "sim/store/decisions.hpp"
-#include "sim/store/lookup.hpp"
-#include "sim/store/move.hpp"
-#include "sim/store/pool.hpp"
-#include "sim/store/store_facts.hpp"
-#include "sim/store/stored_kv.hpp"
+#include "sim/store/sessions/decisions.hpp"
+#include "sim/store/sessions/lookup.hpp"
+#include "sim/store/sessions/move.hpp"
+#include "sim/store/sessions/pool.hpp"
+#include "sim/store/sessions/store_facts.hpp"
+#include "sim/store/sessions/stored_kv.hpp"
+#include "sim/store/sessions/truncation.hpp"
 #include "sim/store/tier_config.hpp"
-#include "sim/store/truncation.hpp"
 
 namespace kvtier {
 

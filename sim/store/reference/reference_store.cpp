@@ -1,4 +1,4 @@
-#include "sim/store/reference_store.hpp"
+#include "sim/store/reference/reference_store.hpp"
 
 #include <algorithm>
 #include <array>
@@ -425,6 +425,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         pools_(std::move(pools)),
         counters_(pools_.size()),
         offer_counts_(rules),
+        arriving_(pools_.size()),
+        written_at_once_(pools_.size()),
         lacked_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
@@ -590,6 +592,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       end_load(block);
     }
     request.loads.clear();
+    for (const auto& [pool, block] : std::exchange(request.promoted, {})) {
+      arrive(pool, block);
+    }
   }
   void publish_loaded(RequestId id) override {
     Request& request = requests_.at(id.value);
@@ -597,14 +602,33 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   bool offer(RequestId id, Tokens tokens) override { return offer(requests_.at(id.value), tokens); }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
-  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
-  void copied(std::uint32_t copy) override {
-    for (Block* block : copies_in_work_.at(copy)) {
-      --block->writes;
-      pools_[1]->unpin(block);
-      write_new(1, *block);
+  [[nodiscard]] std::vector<Copy> take_copies() override {
+    for (std::size_t i = 1; i < pools_.size(); ++i) {
+      const auto arriving = std::ssize(arriving_[i]);
+      const Copy copy{.id = last_copy_,
+                      .blocks = written_at_once_[i] + arriving,
+                      .pool = i,
+                      .waits = written_at_once_[i] > 0};
+      if (copy.blocks > 0) {
+        begun_.push_back(copy);
+        ++last_copy_;
+        written_at_once_[i] = 0;
+      }
+      if (arriving > 0) {
+        moves_[copy.id] = {i, std::exchange(arriving_[i], {})};
+      }
     }
-    copies_in_work_.erase(copy);
+    return std::exchange(begun_, {});
+  }
+  void copied(std::uint32_t id) override {
+    const Move move = moves_.at(id);
+    moves_.erase(id);
+    for (Block* block : move.blocks) {
+      if (move.to > 1) {
+        pools_[move.to - 1]->unpin(pools_[move.to - 1]->find(block->key));
+      }
+      arrive(move.to, block);
+    }
   }
   void end(RequestId id) override {
     if (offloads()) {
@@ -614,6 +638,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
   void release(RequestId id) override {
+    loaded(id);
     Request& request = requests_.at(id.value);
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
@@ -704,6 +729,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     /// Blocks that it loads, and the end of what it has when they are there.
     std::vector<Block*> loads{};
     Tokens loaded{};
+    /// Blocks that come up for it, by pool.
+    std::vector<std::pair<std::size_t, Block*>> promoted{};
     Offered offered{};
     Tokens prompt{};
   };
@@ -849,7 +876,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       const std::size_t to = comes_to(i);
       if (to < places[i] && (to > 1 || room-- > 0)) {
         const std::int64_t before = counters_[to].inserted;
+        promotes_to_ = to;
+        promotes_for_ =
+            rules_.edges[to - 1].timed && rules_.loads_alone && !offloads() ? &request : nullptr;
         put(to, keys[i]);
+        promotes_to_ = 0;
         counters_[to].promoted += counters_[to].inserted - before;
       }
     }
@@ -974,7 +1005,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       ++made->writes;
       ++counters_[1].inserted;
       offered.inserted.insert(key.second);
-      copies_in_work_[copy.id].push_back(made);
+      moves_[copy.id].blocks.push_back(made);
     }
     begun_.push_back(copy);
   }
@@ -1005,8 +1036,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   /// The fastest pool from `first` on that has the block; the number of pools if there is none.
   [[nodiscard]] std::size_t where(const Key& key, std::size_t first = 0) const {
+    const auto has = [&](std::size_t pool) {
+      const Block* here = pools_[pool]->find(key);
+      return here != nullptr && (here->writes == 0 || (pool == 1 && offloads()));
+    };
     std::size_t pool = first;
-    while (pool < pools_.size() && pools_[pool]->find(key) == nullptr) {
+    while (pool < pools_.size() && !has(pool)) {
       ++pool;
     }
     return pool;
@@ -1070,9 +1105,46 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
       here = pools_[i]->add({.key = key});
       ++counters_[i].inserted;
+      begin_to_arrive(i, here);
     }
-    write(i, *here, is_new);
+    if (here->writes == 0) {
+      write(i, *here, is_new);
+    }
     return true;
+  }
+
+  // ---- Moves ----
+
+  /// Blocks on their way to a pool from the one before it.
+  struct Move {
+    std::size_t to = 1;
+    std::vector<Block*> blocks;
+  };
+  /// A block has come into a pool. If that takes time, it is being written from here on.
+  void begin_to_arrive(std::size_t i, Block* block) {
+    if (i == 0 || !rules_.edges[i - 1].timed) {
+      return;
+    }
+    const bool promoted = i == promotes_to_;
+    if (promoted ? promotes_for_ == nullptr : stalls_for_writes(rules_.edges[i - 1])) {
+      written_at_once_[i] += promoted ? 0 : 1;
+      return;
+    }
+    pools_[i]->pin(block);
+    ++block->writes;
+    if (promoted) {
+      promotes_for_->promoted.emplace_back(i, block);
+      return;
+    }
+    arriving_[i].push_back(block);
+    if (i > 1) {
+      pools_[i - 1]->pin(pools_[i - 1]->find(block->key));
+    }
+  }
+  void arrive(std::size_t pool, Block* block) {
+    --block->writes;
+    pools_[pool]->unpin(block);
+    write_new(pool, *block);
   }
   /// Into the next pool, if it is time.
   void write(std::size_t i, const Block& block, bool is_new = false) {
@@ -1095,7 +1167,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   void leave_below(std::size_t i, const Key& key) {
     for (; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
-      if (Block* below = pools_[i + 1]->find(key)) {
+      if (Block* below = pools_[i + 1]->find(key); below != nullptr && below->pins == 0) {
         pools_[i + 1]->remove(below);
       }
     }
@@ -1276,7 +1348,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   OfferCounts offer_counts_;
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;
-  std::map<std::uint32_t, std::vector<Block*>> copies_in_work_;
+  std::map<std::uint32_t, Move> moves_;
+  /// By pool: blocks that have come since its last move, and how many that the next iteration waits
+  /// for.
+  std::vector<std::vector<Block*>> arriving_;
+  std::vector<std::int64_t> written_at_once_;
+  /// While blocks come up: the pool, and the request if they are on their way.
+  std::size_t promotes_to_ = 0;
+  Request* promotes_for_ = nullptr;
   /// Blocks that left an offload for the last ones that were written.
   std::vector<Stretch> evicted_behind_;
   /// By edge.

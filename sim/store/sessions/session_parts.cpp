@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/session_store.hpp"
+#include "sim/store/sessions/session_store.hpp"
 
 /// Entries that leave a tier in parts, from their end (Pensieve, arXiv 2312.05516): each tier has
 /// one run of an entry's tokens. HBM that running requests share keeps a part that the next tier

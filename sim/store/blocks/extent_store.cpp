@@ -1,4 +1,4 @@
-#include "sim/store/extent_store.hpp"
+#include "sim/store/blocks/extent_store.hpp"
 
 #include <algorithm>
 #include <unordered_map>
@@ -6,7 +6,7 @@
 #include <boost/icl/interval_set.hpp>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/extent_pool.hpp"
+#include "sim/store/blocks/extent_pool.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
 #include "sim/store/write_frequencies.hpp"
@@ -34,7 +34,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         one_by_one_(std::any_of(rules.edges.begin(), rules.edges.end(),
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
-                                [](const PoolRules& pool) { return pool.round > 1; })) {
+                                [](const PoolRules& pool) { return pool.round > 1; })),
+        arriving_(pools_.size()),
+        written_at_once_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
@@ -131,13 +133,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
   }
 
-  void loaded(RequestId id) override {
-    Request& request = requests_[id.value];
-    for (const BlockRun& run : request.loads) {
-      pools_[1]->end_load(run);
-    }
-    request.loads.clear();
-  }
+  void loaded(RequestId id) override { end_loads(requests_[id.value]); }
   void publish_loaded(RequestId id) override {
     Request& request = requests_[id.value];
     publish(request, request.loaded);
@@ -146,14 +142,23 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] bool offloads() const override { return offloads_; }
   bool offer(RequestId id, Tokens tokens) override { return offer(requests_[id.value], tokens); }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
-  [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
-  void copied(std::uint32_t copy) override {
-    const auto found = copies_in_work_.find(copy);
-    for (const BlockRun& run : found->second) {
-      pools_[1]->end_write(run);
-      write_new(1, run);
+  [[nodiscard]] std::vector<Copy> take_copies() override {
+    for (std::size_t i = 1; i < pools_.size(); ++i) {
+      begin_move(i);
     }
-    copies_in_work_.erase(found);
+    return std::exchange(begun_, {});
+  }
+  void copied(std::uint32_t id) override {
+    const auto found = moves_.find(id);
+    KVTIER_ASSERT(found != moves_.end(), "a move arrives once");
+    const Move move = std::move(found->second);
+    moves_.erase(found);
+    for (const BlockRun& run : move.blocks) {
+      if (move.to > 1) {
+        pools_[move.to - 1]->unpin(run);
+      }
+      arrive(move.to, run);
+    }
   }
   void end(RequestId id) override {
     if (offloads_) {
@@ -164,6 +169,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
+    end_loads(request);
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
       give_back(request);
@@ -317,6 +323,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::int64_t found_behind = 0;
     std::vector<BlockRun> loads;
     Tokens loaded;
+    /// Blocks that come up for it, by pool: others find them there when they are in its memory.
+    std::vector<std::pair<std::size_t, BlockRun>> promoted;
     Offered offered;
     Tokens prompt;
     /// A block whose first tokens it reuses.
@@ -456,7 +464,8 @@ class ExtentStore final : public Store, private OffloadCalls {
                               std::size_t last) const {
     for (std::size_t i = first; i < last && at < end; ++i) {
       const Piece piece = pools_[i]->first_piece(stream, at, end);
-      if (piece.present) {
+      // What is written to an offload is asked for again.
+      if (piece.present && ((i == 1 && offloads_) || !pools_[i]->is_written(piece.extent))) {
         return {piece.end, i};
       }
       end = piece.end;
@@ -516,7 +525,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       const BlockRun part{run.stream, piece.begin, piece.end, run.first};
       if (!piece.present) {
         come_in_by_pieces(pool, pool, part);
-      } else if (pools_[pool]->put(part, piece.extent, rules_.pools[pool].touch == Touch::end)) {
+        return;
+      }
+      const bool arrived = !pools_[pool]->is_written(piece.extent);
+      if (pools_[pool]->put(part, piece.extent, rules_.pools[pool].touch == Touch::end) &&
+          arrived) {
         write(pool, part);
       }
     });
@@ -600,9 +613,72 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (free == 0) {
         evict(index, room);
       }
-      pool.insert(now);
       counters_[index].inserted += part;
-      write_new(index, now);
+      insert(index, now);
+    }
+  }
+  /// There is room for the blocks.
+  void insert(std::size_t index, const BlockRun& run) {
+    const bool promoted = index > 0 && index == promotes_to_;
+    if (promoted ? promoting_ != nullptr : takes_time(index)) {
+      pools_[index]->insert(run, false);
+      if (promoted) {
+        promoting_->emplace_back(index, run);
+        return;
+      }
+      arriving_[index].push_back(run);
+      if (index > 1) {
+        pools_[index - 1]->pin(run);
+      }
+      return;
+    }
+    pools_[index]->insert(run);
+    if (!promoted && index > 0 && rules_.edges[index - 1].timed) {
+      written_at_once_[index] += run.size();
+    }
+    write_new(index, run);
+  }
+
+  // ---- Moves ----
+
+  /// Blocks on their way to a pool from the one before it.
+  struct Move {
+    std::size_t to = 1;
+    std::vector<BlockRun> blocks;
+  };
+  /// Whether blocks that are written to a pool are found when their move has arrived.
+  [[nodiscard]] bool takes_time(std::size_t pool) const {
+    return pool > 0 && rules_.edges[pool - 1].timed && !stalls_for_writes(rules_.edges[pool - 1]);
+  }
+  /// What has come to a pool since its last move goes there as one.
+  void begin_move(std::size_t to) {
+    Copy copy{.id = next_copy_, .blocks = std::exchange(written_at_once_[to], 0), .pool = to};
+    copy.waits = copy.blocks > 0;
+    for (const BlockRun& run : arriving_[to]) {
+      copy.blocks += run.size();
+    }
+    if (copy.blocks == 0) {
+      return;
+    }
+    ++next_copy_;
+    begun_.push_back(copy);
+    if (!copy.waits) {
+      moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
+    }
+  }
+  /// Blocks that were written to a pool are there.
+  void arrive(std::size_t pool, const BlockRun& run) {
+    pools_[pool]->end_write(run);
+    write_new(pool, run);
+  }
+  /// What a request loads is in its memory.
+  void end_loads(Request& request) {
+    for (const BlockRun& run : request.loads) {
+      pools_[1]->end_load(run);
+    }
+    request.loads.clear();
+    for (const auto& [pool, run] : std::exchange(request.promoted, {})) {
+      arrive(pool, run);
     }
   }
   /// A block's coming in is its first put.
@@ -848,7 +924,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
   }
   /// Blocks that were found behind the second pool come nearer.
-  void promote(const Request& request) {
+  void promote(Request& request) {
     std::int64_t at =
         request.places.empty() || !offloads_ ? 0 : request.found * block() / size_behind();
     std::vector<std::pair<std::size_t, BlockRun>> runs;
@@ -870,7 +946,13 @@ class ExtentStore final : public Store, private OffloadCalls {
       const std::int64_t before = counters_[to].inserted;
       const BlockRun fits = to == 1 ? cut_off(run, std::min(left, run.size())) : run;
       left -= to == 1 ? fits.size() : 0;
+      promotes_to_ = to;
+      promoting_ = rules_.edges[to - 1].timed && rules_.loads_alone && !offloads_
+                       ? &request.promoted
+                       : nullptr;
       put(to, fits);
+      promotes_to_ = 0;
+      promoting_ = nullptr;
       counters_[to].promoted += counters_[to].inserted - before;
     }
   }
@@ -1018,7 +1100,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       counters_[1].inserted += run.size();
       copy.blocks += run.size();
     }
-    copies_in_work_.emplace(copy.id, offered_missing_);
+    moves_.emplace(copy.id, Move{1, offered_missing_});
     begun_.push_back(copy);
   }
   /// The request's uses count, from the tail to the head.
@@ -1154,7 +1236,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   mutable std::vector<Stretch> behind_;
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
-  std::unordered_map<std::uint32_t, std::vector<BlockRun>> copies_in_work_;
+  std::unordered_map<std::uint32_t, Move> moves_;
+  /// By pool: blocks that have come since its last move, and how many that the next iteration waits
+  /// for.
+  std::vector<std::vector<BlockRun>> arriving_;
+  std::vector<std::int64_t> written_at_once_;
+  /// While blocks come up: the pool, and those of its blocks that are on their way.
+  std::size_t promotes_to_ = 0;
+  std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;
   /// The runs that offer found, and those that are missing.
   std::vector<BlockRun> offered_here_;
   std::vector<BlockRun> offered_missing_;

@@ -8,7 +8,7 @@
 
 #include "sim/core/rng.hpp"
 #include "sim/core/streams.hpp"
-#include "sim/store/stack_distances.hpp"
+#include "sim/store/curves/stack_distances.hpp"
 
 namespace kvtier {
 

@@ -1,4 +1,4 @@
-#include "sim/store/store_facts.hpp"
+#include "sim/store/sessions/store_facts.hpp"
 
 namespace kvtier {
 

@@ -6,8 +6,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/policy/victims.hpp"
-#include "sim/store/entry_pool.hpp"
-#include "sim/store/reference_store.hpp"
+#include "sim/store/reference/reference_store.hpp"
 
 namespace kvtier {
 namespace {
@@ -312,7 +311,11 @@ using PlainPools = std::vector<std::shared_ptr<PlainPool>>;
 class ReferenceEntries final : public Store {
  public:
   ReferenceEntries(const StoreRules& rules, const Streams& streams, PlainPools pools)
-      : rules_(rules), streams_(streams), pools_(std::move(pools)), counters_(pools_.size()) {}
+      : rules_(rules),
+        streams_(streams),
+        pools_(std::move(pools)),
+        counters_(pools_.size()),
+        written_(pools_.size()) {}
 
   void advance(SimTime now) override {
     for (const auto& pool : pools_) {
@@ -488,6 +491,16 @@ class ReferenceEntries final : public Store {
         }
       }
     }
+  }
+  [[nodiscard]] std::vector<Copy> take_copies() override {
+    std::vector<Copy> copies;
+    for (std::size_t i = 1; i < pools_.size(); ++i) {
+      if (written_[i] > 0) {
+        copies.push_back({last_copy_++, written_[i], i, rules_.edges[i - 1].stalls});
+        written_[i] = 0;
+      }
+    }
+    return copies;
   }
   [[nodiscard]] bool remembers(StreamId) const override { return true; }
 
@@ -698,6 +711,7 @@ class ReferenceEntries final : public Store {
       pool.come_in(stream, blocks, 0);
     }
     counters_[i].inserted += size;
+    written_[i] += size;
     write_new(i, run, from_tail);
   }
   void write_new(std::size_t i, const Blocks& run, bool from_tail) {
@@ -846,6 +860,9 @@ class ReferenceEntries final : public Store {
   const Streams& streams_;
   PlainPools pools_;
   std::vector<PoolCounters> counters_;
+  /// Blocks that came into each pool since its last copy.
+  std::vector<std::int64_t> written_;
+  std::uint32_t last_copy_ = 0;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_ = 0;
 };
