@@ -74,7 +74,7 @@ struct SmallTrace {
 std::vector<SmallTrace> small_traces() {
   std::vector<SmallTrace> cases;
   const TempDir folder;
-  const fs::path file = oracle_data() / "lmcache_random.jsonl.gz";
+  const fs::path file = sample_data() / "lmcache_random.jsonl.gz";
   LineReader lines(file);
   std::string_view line;
   while (lines.next(line)) {
