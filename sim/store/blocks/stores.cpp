@@ -48,6 +48,8 @@ void check_rules_of_blocks(const StoreRules& rules) {
                       (blocks && i > 0 && rules.edges[i].write == Write::with_compute &&
                        !rules.edges[i].exclusive),
                   "blocks that come into a pool behind the first one are counted");
+    KVTIER_ASSERT(!rules.edges[i].timed || (blocks && rules.requests_in_first),
+                  "moves of blocks behind running requests take time");
   }
   for (std::size_t i = 0; i < rules.pools.size(); ++i) {
     KVTIER_ASSERT(rules.pools[i].allocation == Allocation::block ||

@@ -171,6 +171,25 @@ TEST(AllSystems, FindBehindHbmWhatIsWrittenAndReadItWithinTheRatesOfTheirLinks) 
   EXPECT_GT(found_on_drives.size(), 6U);
 }
 
+TEST(AllSystems, FindOnASlowDriveWhatItHasWritten) {
+  for (const std::string system :
+       {"vllm_tiering", "vllm_lmcache", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
+    SCOPED_TRACE(system);
+    const auto found_with = [&](const std::string& rate) {
+      RequestList requests;
+      const RunConfig config = config_of(
+          system, {"/model=llama2-13b", "/serving/kv_memory=12GiB", "/hardware/dram/capacity=8GiB",
+                   "/hardware/ssd/capacity=1TiB", "/hardware/ssd/bandwidth/write=" + rate,
+                   "/workload/sessions=100", "/workload/arrival_rate=1/s", "/workload/measure=all",
+                   "/workload/warmup_turns=0"});
+      const Json result = simulate(config, builtin_policies(), {.observer = &requests});
+      expect_found_is_written(config, requests.records, true, result);
+      return found_tokens(requests.records, true)[static_cast<std::size_t>(Medium::ssd)];
+    };
+    EXPECT_LT(found_with("0.01GB/s"), found_with("5GB/s") / 10);
+  }
+}
+
 TEST(AllSystems, CountHitsOfTheTableAndOfTheJsonInTheSameTiers) {
   for (const std::string& system : presets().names("systems")) {
     const RunConfig config = config_of(
