@@ -32,10 +32,12 @@ struct Target {
   AttentionLibrary attention = AttentionLibrary::own;
 };
 
+/// The variant of tables of FlashInfer's kernels.
+inline constexpr const char* kFlashInferVariant = "flashinfer";
+
 [[nodiscard]] inline kernels::PagedAttentionShape attention_heads(const ModelConfig& model) {
-  return {.query_heads = model.attention_heads,
-          .kv_heads = model.kv_heads,
-          .head_dim = model.head_dim};
+  return {
+      .query_heads = model.attention_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim};
 }
 
 /// Sizes from smallest to largest, each `factor` times the one before. The largest is always

@@ -92,6 +92,11 @@ Profile earlier(const CalibrateOptions& options, const Profile& now) {
   };
   same("device", profile.device.name, now.device.name);
   same("model", profile.provenance.model, now.provenance.model);
+  const auto attention = [](bool own) { return own ? "kvtier's attention" : "FlashInfer's"; };
+  const bool had_own = std::ranges::none_of(profile.tables, [](const ProfileTable& table) {
+    return table.operation == OperationId::ragged_attention && table.variant == kFlashInferVariant;
+  });
+  same("kernels:", attention(had_own), attention(options.attention == AttentionLibrary::own));
   same("storage engine", profile.storage ? profile.storage->engine : "",
        now.storage ? now.storage->engine : "");
   if (!problems.empty()) {

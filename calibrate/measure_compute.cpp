@@ -372,7 +372,7 @@ class AttentionTables {
     PlannedTable planned{.rules = rules_of(target_)};
     planned.table = {.operation = operation,
                      .variant = kernels == Kernels::rotating     ? kRotatedVariant
-                                : kernels == Kernels::flashinfer ? "flashinfer"
+                                : kernels == Kernels::flashinfer ? kFlashInferVariant
                                                                  : variant,
                      .method = kernels == Kernels::flashinfer ? "FlashInfer, pages of one token"
                                : target_.device.info().kind == "cpu"

@@ -59,8 +59,7 @@ class Server {
     };
   }
 
-  /// The host's time until a step is queued, or from the end of the device's work until the host
-  /// goes on.
+  /// The host's time until a step is queued, or before and after the device's time.
   Sample prepare_host_time(const char* variant) {
     const auto batch = batch_of(kLong);
     return [this, batch, submits = std::string_view(variant) == kPassSubmission] {

@@ -1233,6 +1233,9 @@ bool has_warpgroup_prefill() {
   cudaFuncAttributes attributes{};
   const cudaError_t error = cudaFuncGetAttributes(
       &attributes, reinterpret_cast<const void*>(&warpgroup_prefill_kernel<Element>));
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // the next launch would report it as its own
+  }
   return error == cudaSuccess && attributes.maxThreadsPerBlock >= WarpgroupTiles::kThreads;
 }
 

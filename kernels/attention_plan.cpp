@@ -98,7 +98,7 @@ AttentionPlan plan_attention(const PagedAttentionShape& shape,
 
 void pad_decode(AttentionPlan& plan, const PagedAttentionShape& shape, std::int64_t requests,
                 std::int64_t multiprocessors) {
-  // A part has at least an even share of all keys, except the last part of each request.
+  // A request of k keys has fewer than k / share + 1 parts, with the shares of split().
   const std::int64_t shares =
       multiprocessors * kBlocksPerProcessor * kDecodeRounds / shape.kv_heads;
   const std::int64_t group = shape.query_heads / shape.kv_heads;

@@ -345,7 +345,7 @@ void Decoder::forward(const DecoderBatch& batch, const KvPool& pool, Stream& str
     queue();
     return;
   }
-  DecodeStep& step = decode_steps_[{batch.requests(), pool.layer(0)}];
+  DecodeStep& step = decode_steps_[{batch.requests(), pool.slots(), pool.layer(0)}];
   if (step.graph == nullptr && step.has_run) {
     step.graph = device_.capture(stream, queue);
   }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "hw/device/device.hpp"
@@ -221,7 +221,8 @@ class Decoder {
     bool has_run = false;
     std::unique_ptr<Graph> graph;
   };
-  std::map<std::pair<std::int64_t, const std::byte*>, DecodeStep> decode_steps_;
+  /// By requests, and the slots and address of the pool.
+  std::map<std::tuple<std::int64_t, std::int64_t, const std::byte*>, DecodeStep> decode_steps_;
 };
 
 /// For each layer, the share of causal attention scores below 1 % of the largest score of their

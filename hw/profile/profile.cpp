@@ -98,10 +98,8 @@ std::vector<ProfileOperation> make_operations() {
        false,
        "one call: launch, event, stream_wait, copy_submit; after idle time hand_over, to another "
        "thread of the host, and transfer, a small copy by such a thread, which tells of its end; "
-       "of a "
-       "pass of the model pass_submission, until the host has queued it, and pass_end, from its "
-       "end "
-       "on the device until the host goes on"},
+       "of a pass of the model pass_submission, until the host has queued it, and pass_end, the "
+       "host's time before and after that of the device"},
       {layer_pipeline,
        {"layers", "bytes", "tokens"},
        {},

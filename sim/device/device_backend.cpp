@@ -54,11 +54,18 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   fetches_ = make(number++, StreamKind::background, processors.rest, true);
   here_.emplace(processors.rest);
   // By the streams of the run, because a device keeps memory for each stream.
-  const auto run_on = [](Lane& lane, const Lane::Task& task) {
-    const auto packaged = std::make_shared<std::packaged_task<void(const MoveLane&)>>(task);
-    lane.add([packaged](const MoveLane& its) { (*packaged)(its); });
+  const auto run_on = [this](Lane& lane, const Lane::Task& task) {
+    auto packaged = std::make_shared<std::packaged_task<void(const MoveLane&)>>(task);
+    std::future<void> done = packaged->get_future();
+    lane.add([packaged = std::move(packaged)](const MoveLane& its) { (*packaged)(its); });
     lane.wake();
-    packaged->get_future().get();
+    try {
+      done.get();
+    } catch (const std::future_error&) {
+      // The lane has failed before and drops its tasks.
+      const std::lock_guard lock(mutex_);
+      std::rethrow_exception(failure_);
+    }
   };
   run_on(*compute_,
          [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
@@ -352,10 +359,13 @@ void DeviceBackend::start_pass(DecoderPass pass, std::span<const TransferId> loa
 void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& schedule,
                              const Loads& loads, ComputedWork work, const MoveLane& lane) {
   Stream& stream = *lane.stream;
+  double not_queued = 0;  // seconds in which the host waited for loads
   const auto wait_for = [&](std::int64_t layer) {
     for (const std::shared_ptr<LoadProgress>& load : loads) {
       if (layer >= load->first) {
+        const Stopwatch waiting;
         wait_until([&] { return load->queued > layer; });
+        not_queued += waiting.seconds();
         device_.wait(stream, *load->events[static_cast<std::size_t>(layer)]);
       }
     }
@@ -375,7 +385,7 @@ void DeviceBackend::run_pass(const DecoderPass& pass, const LayerSchedule& sched
   }
   decoder_->finish(stream);
   device_.record(*pass_end_, stream);
-  work.submit_seconds = watch.seconds();
+  work.submit_seconds = watch.seconds() - not_queued;
   stream.synchronize();
   const double seconds = watch.seconds();
   for (const std::shared_ptr<LoadProgress>& load : loads) {

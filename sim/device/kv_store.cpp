@@ -562,6 +562,8 @@ void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
 void KvStore::warm_up(const MoveLane& lane) const {
   const Place token = in_hbm(std::span(scratch_slots_).first(1));
   const Place copy = in_scratch(lane, 1);
+  queue_rows(token, token, {0, shape_.layers}, CopyMethod::kernel, *stream_);
+  stream_->synchronize();
   queue_rows(token, copy, {0, shape_.layers}, from_hbm_, *lane.stream);
   queue_rows(copy, token, {0, shape_.layers}, to_hbm_, *lane.stream);
   lane.stream->synchronize();

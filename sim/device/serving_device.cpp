@@ -177,6 +177,14 @@ void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream) {
     }
     decoder.forward(batch, pool, stream);
   }
+  // Contexts that are split: their parts take memory.
+  for (const std::int64_t n : {std::int64_t{32}, std::int64_t{128}, std::int64_t{512}}) {
+    const std::int64_t context = std::min(limits.longest_context, largest);
+    DecoderBatch behind;
+    behind.add(std::span(tokens).first(static_cast<std::size_t>(std::min(n, context))),
+               std::span(slots).first(static_cast<std::size_t>(context)));
+    decoder.forward(behind, pool, stream);
+  }
   DecoderBatch step;
   for (std::size_t requests = 0; requests < static_cast<std::size_t>(limits.requests); ++requests) {
     step.add(std::span(tokens).first(1), std::span(slots).subspan(requests, 1));

@@ -63,6 +63,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
     tiers_.push_back(std::make_unique<Pool>(
         Pool::Setup{.medium = medium_of(pool.name), .registry = setup.registry, .shares = shares}));
   }
+  later_writes_.resize(tiers_.size());
   counted_.resize(tiers_.size());
   requests_.set_stored(this);
   writes_back_ = is_tree_ && tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction;
@@ -118,16 +119,16 @@ void BlockBatcher::on_completion(Completion completion) {
         } else if (purpose == kCopy) {
           --copying_;
           const std::uint64_t tier = rest >> kTierShift;
-          if (tier == 2) {
-            writing_ = false;
-            write_to_storage();
+          if (tier > 1) {
+            --later_writes_[tier].in_flight;
+            begin_later_writes();
           }
           on_copied(tier, static_cast<std::uint32_t>(rest));
         } else if (purpose == kFetch) {
           on_fetched(static_cast<std::uint32_t>(rest));
         } else if (purpose == kSave) {
           if (--saving_ == 0) {
-            write_to_storage();
+            begin_later_writes();
             requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
             requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
           }
@@ -787,13 +788,13 @@ void BlockBatcher::take_copies() {
   for (const Copy& copy : store_->take_copies()) {
     if (copy.pool == 1 && store_->offloads()) {
       begun_.push_back(copy);
-    } else if (copy.pool == 2 && is_tree_) {
-      storage_writes_.push_back(copy);
+    } else if (copy.pool > 1 && !copy.waits) {
+      later_writes_[copy.pool].waiting.push_back(copy);
     } else {
       start_copy(copy);
     }
   }
-  write_to_storage();
+  begin_later_writes();
 }
 
 void BlockBatcher::start_copies() {
@@ -823,11 +824,16 @@ void BlockBatcher::start_write(std::size_t tier, Bytes written, std::uint64_t co
       {.from = from.medium(), .to = to.medium(), .bytes = written, .key = {}, .cookie = cookie}));
 }
 
-void BlockBatcher::write_to_storage() {
-  if (!writing_ && saving_ == 0 && !storage_writes_.empty()) {
-    writing_ = true;
-    start_copy(storage_writes_.front());
-    storage_writes_.pop_front();
+/// Writes share the rate of a tier, so that many at once all arrive late.
+void BlockBatcher::begin_later_writes() {
+  // HiCache has one thread that backs up, LMCache four workers of a disk.
+  const std::int64_t most = is_tree_ ? 1 : 4;
+  for (LaterWrites& writes : later_writes_) {
+    while (saving_ == 0 && writes.in_flight < most && !writes.waiting.empty()) {
+      ++writes.in_flight;
+      start_copy(writes.waiting.front());
+      writes.waiting.pop_front();
+    }
   }
 }
 

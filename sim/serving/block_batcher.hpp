@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -223,10 +224,14 @@ class BlockBatcher : public Batcher, private StoredKv {
   void start_copies();
   void start_copy(const Copy& copy);
   void start_write(std::size_t tier, Bytes written, std::uint64_t cookie);
-  [[nodiscard]] bool any_copies() const { return copying_ > 0 || !storage_writes_.empty(); }
+  [[nodiscard]] bool any_copies() const {
+    return copying_ > 0 || std::ranges::any_of(later_writes_, [](const LaterWrites& writes) {
+             return !writes.waiting.empty();
+           });
+  }
   void begin_save();
   /// Storage behind nodes takes one after the other, once they are in host memory.
-  void write_to_storage();
+  void begin_later_writes();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
   void report_iterations(std::int64_t iterations);
@@ -315,9 +320,13 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Copies that begin with the next iteration, and those in work.
   std::vector<Copy> begun_;
   std::int64_t copying_ = 0;
-  /// Copies to storage that have not begun, as one is in work (`writing_`) or saves are.
-  std::deque<Copy> storage_writes_;
-  bool writing_ = false;
+  /// Copies behind the second tier that have not begun, because others are in flight or saves are.
+  struct LaterWrites {
+    std::deque<Copy> waiting;
+    std::int64_t in_flight = 0;
+  };
+  /// By tier.
+  std::vector<LaterWrites> later_writes_;
   /// Saves that the next iteration waits for.
   std::int64_t saving_ = 0;
   SimTime saving_since_;

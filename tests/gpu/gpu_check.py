@@ -220,7 +220,7 @@ class Check:
                     left = limit - (time.monotonic() - begin)
                     # A run needs its whole time.
                     if left <= (longest if most else 0):
-                        states += [] if states and most else ["cut"]
+                        states.append("cut")
                         break
                     started = time.monotonic()
                     code = self.run_command(command, log, min(left, most or left))
