@@ -286,6 +286,7 @@ class EntryStore final : public Store {
   void come_in(std::size_t index, BlockRun run) {
     EntryPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
+    const BlockRun wanted = run;
     if (rules_.pools[index].unit == EvictionUnit::sequence) {
       // A sequence comes up whole.
       for (std::size_t i = index; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
@@ -300,7 +301,8 @@ class EntryStore final : public Store {
         (evicts ? pool.find_room(run.size(), index == 0 ? Demand::save : Demand::demotion, &run)
                 : run.size() <= pool.free());
     if (!has_room) {
-      counters_[index].skipped += run.size();
+      // What would have come up with it is still below.
+      counters_[index].skipped += wanted.size();
       return;
     }
     leave_below(index, run);
