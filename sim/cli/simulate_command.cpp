@@ -155,8 +155,8 @@ int simulate_command(const Program& program, const SimulateOptions& options) {
                        options.occupancy ? "the occupancy of tiers over time" : "a timeline",
                        problems);
   }
-  if (!options.decisions.empty() && resolved.config.system.blocks) {
-    problems.add("/system/blocks", "--decisions has no decisions of a system of blocks yet");
+  if (!options.decisions.empty() && options.reference && resolved.config.system.blocks) {
+    problems.add("/system/blocks", "--decisions has no decisions of the blocks of --reference");
   }
   problems.throw_if_any();
   check_outputs({{"--json", options.json},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/replay/accesses.hpp"
+#include "sim/serving/block_decisions.hpp"
 #include "sim/serving/cluster_router.hpp"
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
@@ -90,6 +92,12 @@ class BlockReplay {
     }
   }
 
+  /// Only of one instance.
+  void set_decisions(DecisionObserver& observer) {
+    decisions_.emplace(rules_, accesses_.streams(), observer, [this] { return accesses_.now(); });
+    const bool tells = store_->set_log(&*decisions_);
+    KVTIER_ASSERT(tells, "the options were checked");
+  }
   [[nodiscard]] Accesses& accesses() { return accesses_; }
   /// The one that served the last turn.
   [[nodiscard]] std::uint32_t instance() const { return static_cast<std::uint32_t>(instance_); }
@@ -383,6 +391,7 @@ class BlockReplay {
   std::optional<Tokens> chunk_;
   TurnFitter fitter_;
   Accesses accesses_;
+  std::optional<BlockDecisions> decisions_;
   std::vector<std::unique_ptr<InstanceReplay>> instances_;
   /// Set for clusters.
   std::optional<ClusterRouter> router_;
@@ -407,6 +416,9 @@ class BlockReplay {
 Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyRegistry& registry,
                    const RunOptions& options) {
   BlockReplay replay(config, source, registry, options.stepping == DecodeStepping::per_iteration);
+  if (options.decisions != nullptr) {
+    replay.set_decisions(*options.decisions);
+  }
   Accesses& accesses = replay.accesses();
   std::int64_t turns = 0;
   while (accesses.next()) {

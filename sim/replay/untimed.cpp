@@ -88,6 +88,9 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   if (!config.system.blocks) {
     check_one_instance(config, "an untimed replay of sessions", problems);
   } else if (is_cluster(config)) {
+    if (options.decisions != nullptr) {
+      check_one_instance(config, "a log of decisions", problems);
+    }
     const ClusterConfig& cluster = config.cluster;
     if (!cluster.lost.empty() || !cluster.slow.empty()) {
       problems.add("/cluster",

@@ -55,6 +55,12 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                      : make_store(rules, contexts_.streams(), *setup.registry);
   }
   store_ = setup.store != nullptr ? setup.store : own_store_.get();
+  if (setup.decisions != nullptr) {
+    decisions_.emplace(rules, contexts_.streams(), *setup.decisions,
+                       [this] { return backend_.now(); });
+    const bool tells = store_->set_log(&*decisions_);
+    KVTIER_ASSERT(tells, "the options were checked");
+  }
   for (const PoolRules& pool : rules.pools) {
     const bool first = tiers_.empty();
     block_tokens_.push_back(pool.block.value);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
+#include "sim/serving/block_decisions.hpp"
 #include "sim/serving/contexts.hpp"
 #include "sim/serving/length_predictor.hpp"
 #include "sim/serving/requests.hpp"
@@ -51,6 +52,7 @@ class BlockBatcher : public Batcher, private StoredKv {
     const PolicyRegistry* registry = nullptr;
     Backend* backend = nullptr;
     Requests* requests = nullptr;
+    DecisionObserver* decisions = nullptr;
     /// A plain store of one object per block: the same, slowly.
     bool plain_store = false;
     /// Null: a store of its own.
@@ -271,6 +273,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   Requests& requests_;
   Contexts contexts_;
   std::vector<std::unique_ptr<Pool>> tiers_;
+  std::optional<BlockDecisions> decisions_;
   std::unique_ptr<Store> own_store_;
   Store* store_;
 

@@ -24,6 +24,7 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
                                         .registry = setup.registry,
                                         .backend = setup.backend,
                                         .requests = &requests,
+                                        .decisions = setup.decisions,
                                         .plain_store = setup.plain_store,
                                         .store = setup.store};
     if (setup.config->system.batching == Batching::separate) {

@@ -7,7 +7,7 @@
 
 #include "sim/serving/batcher.hpp"
 #include "sim/serving/requests.hpp"
-#include "sim/store/sessions/decisions.hpp"
+#include "sim/store/decisions.hpp"
 
 namespace kvtier {
 

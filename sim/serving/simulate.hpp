@@ -8,7 +8,7 @@
 #include "sim/core/config.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/serving/instance.hpp"
-#include "sim/store/sessions/decisions.hpp"
+#include "sim/store/decisions.hpp"
 
 namespace kvtier {
 

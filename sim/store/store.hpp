@@ -85,6 +85,7 @@ struct FreeBlocks {
 };
 
 class BlockListener;
+class BlockLog;
 class OffloadCalls;
 
 /// Dense number of a request that holds KV in the first pool.
@@ -189,6 +190,9 @@ class Store {
   /// Tells of blocks of its own pools from here on, not of shared ones; the listener outlives the
   /// store. False: this store does not.
   virtual bool set_listener(BlockListener*) { return false; }
+  /// Tells of every decision about its pools from here on; the log outlives the store. False: this
+  /// store does not.
+  virtual bool set_log(BlockLog*) { return false; }
   /// Throws InvariantError if accounts and contents do not agree.
   virtual void check_invariants() const = 0;
 };

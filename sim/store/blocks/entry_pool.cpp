@@ -135,6 +135,7 @@ void EntryPool::advance(SimTime now) {
   for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *rules_.ttl).ns;) {
     const std::uint32_t entry = (at++)->second;
     if (entries_[entry].holders == 0) {
+      log_left(DecisionKind::expire, entries_[entry], entries_[entry].begin, entries_[entry].end);
       leave(entry);
     }
   }
@@ -273,6 +274,7 @@ void EntryPool::remove(const BlockRun& run) {
     if (piece.end < entry.end && !is_split()) {
       return;
     }
+    log_left(DecisionKind::move_up, entry, is_split() ? piece.begin : entry.begin, piece.end);
     if (!is_split() || (piece.begin == entry.begin && piece.end == entry.end)) {
       leave(piece.extent);
     } else if (piece.end == entry.end) {
@@ -294,6 +296,7 @@ void EntryPool::truncate(StreamId stream, std::int64_t blocks) {
     if (entry.holders > 0 || entry.end <= blocks) {
       continue;
     }
+    log_left(DecisionKind::invalidate, entry, std::max(entry.begin, blocks), entry.end);
     if (entry.begin >= blocks) {
       leave(at);
     } else {

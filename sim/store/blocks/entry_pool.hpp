@@ -12,6 +12,7 @@
 #include "sim/policy/policy.hpp"
 #include "sim/policy/victims.hpp"
 #include "sim/store/block_run.hpp"
+#include "sim/store/decisions.hpp"
 #include "sim/store/rules.hpp"
 
 namespace kvtier {
@@ -43,6 +44,11 @@ class EntryPool final : public VictimSet {
   EntryPool(const PoolRules& rules, Bytes bytes_per_token, std::int64_t puts_wanted,
             const PolicyRegistry& registry);
 
+  /// Tells of blocks that leave other than as victims, as those of pool `number`.
+  void set_log(BlockLog* log, std::size_t number) {
+    log_ = log;
+    number_ = number;
+  }
   [[nodiscard]] bool is_split() const { return rules_.unit == EvictionUnit::tail; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - stored_ - taken_; }
   [[nodiscard]] std::int64_t stored() const { return stored_; }
@@ -136,6 +142,11 @@ class EntryPool final : public VictimSet {
   /// The policy hears of it.
   std::uint32_t make_known(Entry entry);
   void leave(std::uint32_t entry);
+  void log_left(DecisionKind why, const Entry& entry, std::int64_t begin, std::int64_t end) {
+    if (log_ != nullptr) [[unlikely]] {
+      log_->on_decision(why, number_, {entry.stream, begin, end});
+    }
+  }
   /// The entry keeps [begin, end).
   void resize(std::uint32_t entry, std::int64_t begin, std::int64_t end);
   std::uint32_t split(std::uint32_t entry, std::int64_t at);
@@ -147,6 +158,8 @@ class EntryPool final : public VictimSet {
   [[nodiscard]] Bytes bytes_of(EntryId victim, Tokens tokens) const override;
 
   PoolRules rules_;
+  BlockLog* log_ = nullptr;
+  std::size_t number_ = 0;
   Bytes block_bytes_;
   std::uint32_t puts_wanted_;
   EntryPolicies policies_;

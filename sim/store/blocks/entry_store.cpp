@@ -6,6 +6,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/blocks/entry_pool.hpp"
+#include "sim/store/blocks/store_log.hpp"
 
 namespace kvtier {
 namespace {
@@ -19,6 +20,7 @@ class EntryStore final : public Store {
         streams_(streams),
         pools_(std::move(pools)),
         counters_(pools_.size()),
+        log_(pools_.size()),
         written_(pools_.size()) {}
 
   void advance(SimTime now) override {
@@ -143,6 +145,13 @@ class EntryStore final : public Store {
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
     return pools_[pool]->contents();
+  }
+  bool set_log(BlockLog* log) override {
+    log_.set(log);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->set_log(log, i);
+    }
+    return true;
   }
   void check_invariants() const override {
     for (const auto& pool : pools_) {
@@ -286,6 +295,7 @@ class EntryStore final : public Store {
   void come_in(std::size_t index, BlockRun run) {
     EntryPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
+    const BlockRun wanted = run;
     if (rules_.pools[index].unit == EvictionUnit::sequence) {
       // A sequence comes up whole.
       for (std::size_t i = index; i < rules_.edges.size() && rules_.edges[i].exclusive; ++i) {
@@ -300,7 +310,9 @@ class EntryStore final : public Store {
         (evicts ? pool.find_room(run.size(), index == 0 ? Demand::save : Demand::demotion, &run)
                 : run.size() <= pool.free());
     if (!has_room) {
-      counters_[index].skipped += run.size();
+      // What would have come up with it is still below.
+      counters_[index].skipped += wanted.size();
+      log_.tell(DecisionKind::skip, index, wanted);
       return;
     }
     leave_below(index, run);
@@ -309,6 +321,7 @@ class EntryStore final : public Store {
     }
     pool.insert(run);
     counters_[index].inserted += run.size();
+    log_.tell(DecisionKind::insert, index, run);
     written_[index] += run.size();
     write_new(index, run);
   }
@@ -333,8 +346,12 @@ class EntryStore final : public Store {
       counters_[index].evicted += run.size();
       if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
         const std::int64_t skipped = counters_[index + 1].skipped;
+        log_.begin_demotion(index);
         put(index + 1, run);
         counters_[index].demoted += run.size() - (counters_[index + 1].skipped - skipped);
+        log_.end_demotion(index, run);
+      } else {
+        log_.tell(DecisionKind::evict, index, run);
       }
     }
   }
@@ -457,6 +474,7 @@ class EntryStore final : public Store {
         request.held.push_back(part);
       }
       counters_.front().inserted += part.size();
+      log_.tell(DecisionKind::insert, 0, part);
       write_new(0, part);
     });
   }
@@ -484,6 +502,7 @@ class EntryStore final : public Store {
   const Streams& streams_;
   Pools pools_;
   std::vector<PoolCounters> counters_;
+  StoreLog log_;
   /// Blocks that came into each pool since its last copy.
   std::vector<std::int64_t> written_;
   std::uint32_t next_copy_ = 0;

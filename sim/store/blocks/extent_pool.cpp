@@ -37,7 +37,7 @@ void ExtentPool::advance(SimTime now) {
     for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *rules_.ttl).ns;) {
       const std::uint32_t extent = (at++)->second;
       if (extents_[extent].holders == 0 && extents_[extent].pins == 0) {
-        drop(extent);
+        drop(extent, DecisionKind::expire);
         again = true;
       }
     }
@@ -65,7 +65,7 @@ void ExtentPool::set_used(std::uint32_t at) {
   }
 }
 
-void ExtentPool::drop(std::uint32_t at) {
+void ExtentPool::drop(std::uint32_t at, DecisionKind why) {
   const Extent extent = extents_[at];
   unorder(at);
   free_extent(at);
@@ -74,6 +74,7 @@ void ExtentPool::drop(std::uint32_t at) {
   recent_ -= extent.frequent ? 0 : extent.size();
   if (!is_keyless(extent)) {
     resident_ -= extent.size();
+    log_left(why, extent.stream, extent.begin, extent.end);
     if (!extent.hidden) {
       tell_removed(extent.stream, extent.begin, extent.end);
     }
@@ -98,7 +99,7 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
       const Extent& extent = extents_[at];
       if (extent.stream == stream && extent.end > blocks && extent.holders == 0 &&
           extent.pins == 0) {
-        drop(cut_out(at, std::max(blocks, extent.begin), extent.end));
+        drop(cut_out(at, std::max(blocks, extent.begin), extent.end), DecisionKind::invalidate);
         again = true;
         break;
       }
@@ -751,6 +752,7 @@ void ExtentPool::remove(const BlockRun& run) {
       unorder(part);
       free_extent(part);
       tell_removed(run.stream, piece.begin, piece.end);
+      log_left(DecisionKind::move_up, run.stream, piece.begin, piece.end);
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;

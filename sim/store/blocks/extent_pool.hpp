@@ -11,6 +11,7 @@
 #include "sim/core/streams.hpp"
 #include "sim/store/block_listener.hpp"
 #include "sim/store/block_run.hpp"
+#include "sim/store/decisions.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -31,6 +32,10 @@ class ExtentPool {
   /// Is told of blocks from here on, as those of pool `number`. It outlives this.
   void set_listener(BlockListener* listener, std::size_t number) {
     listener_ = listener;
+    number_ = number;
+  }
+  void set_log(BlockLog* log, std::size_t number) {
+    log_ = log;
     number_ = number;
   }
   [[nodiscard]] std::int64_t capacity() const { return rules_.capacity; }
@@ -157,7 +162,9 @@ class ExtentPool {
   /// Whether the pool has a block behind this one.
   [[nodiscard]] bool is_followed(StreamId stream, std::int64_t block) const;
   /// It leaves, not as a victim.
-  void take_over(const Part& part) { drop(cut_out(part.extent, part.block, part.block + 1)); }
+  void take_over(const Part& part) {
+    drop(cut_out(part.extent, part.block, part.block + 1), DecisionKind::invalidate);
+  }
 
   // arc, for tests.
 
@@ -222,6 +229,12 @@ class ExtentPool {
       listener_->on_removed(number_, {stream, begin, end});
     }
   }
+  /// Blocks with a key leave without being counted.
+  void log_left(DecisionKind why, StreamId stream, std::int64_t begin, std::int64_t end) {
+    if (log_ != nullptr) [[unlikely]] {
+      log_->on_decision(why, number_, {stream, begin, end});
+    }
+  }
   struct Ends {
     std::uint32_t front = kNone;
     std::uint32_t back = kNone;
@@ -280,7 +293,7 @@ class ExtentPool {
   void set_used(std::uint32_t at);
   void publish_alike(const BlockRun& run, std::uint32_t copy);
   /// An extent without holders and pins leaves, not as a victim.
-  void drop(std::uint32_t at);
+  void drop(std::uint32_t at, DecisionKind why);
   std::uint32_t make(const Extent& extent);
   /// The extent of blocks that come in now.
   [[nodiscard]] Extent extent_of(const BlockRun& run) const;
@@ -320,6 +333,7 @@ class ExtentPool {
 
   PoolRules rules_;
   BlockListener* listener_ = nullptr;
+  BlockLog* log_ = nullptr;
   std::size_t number_ = 0;
   Order order_ = Order::lru;
   SimTime now_;

@@ -7,6 +7,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/blocks/extent_pool.hpp"
+#include "sim/store/blocks/store_log.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
 #include "sim/store/write_frequencies.hpp"
@@ -23,6 +24,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         streams_(streams),
         pools_(std::move(pools)),
         counters_(pools_.size()),
+        log_(pools_.size()),
         victims_(pools_.size()),
         lacked_(pools_.size()),
         offloads_(is_offload(rules)),
@@ -219,6 +221,13 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (!rules_.pools[i].shared) {
         pools_[i]->set_listener(listener, i);
       }
+    }
+    return true;
+  }
+  bool set_log(BlockLog* log) override {
+    log_.set(log);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->set_log(log, i);
     }
     return true;
   }
@@ -590,10 +599,22 @@ class ExtentStore final : public Store, private OffloadCalls {
         left -= fits.size();
         put(index, fits);
         for_each_piece(*pools_[index], run, [&](const Piece& piece) {
-          counters_[index].skipped += piece.present ? 0 : piece.end - piece.begin;
+          if (!piece.present) {
+            count_skipped(index, {run.stream, piece.begin, piece.end, run.first});
+          }
         });
       }
     });
+  }
+
+  void count_inserted(std::size_t index, const BlockRun& run, bool promoted = false) {
+    counters_[index].inserted += run.size();
+    counters_[index].promoted += promoted ? run.size() : 0;
+    log_.tell(promoted ? DecisionKind::promote : DecisionKind::insert, index, run);
+  }
+  void count_skipped(std::size_t index, const BlockRun& run) {
+    counters_[index].skipped += run.size();
+    log_.tell(DecisionKind::skip, index, run);
   }
 
   void come_in(std::size_t index, BlockRun run) {
@@ -605,7 +626,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       const std::int64_t room = free > 0 ? free : evicts ? pool.victims_before_newcomers(most) : 0;
       const std::int64_t part = std::min(room, most);
       if (part == 0) {
-        counters_[index].skipped += run.size();
+        count_skipped(index, run);
         return;
       }
       const BlockRun now = cut_off(run, part);
@@ -613,7 +634,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (free == 0) {
         evict(index, room);
       }
-      counters_[index].inserted += part;
+      count_inserted(index, now, index > 0 && index == promotes_to_);
       insert(index, now);
     }
   }
@@ -715,8 +736,12 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction &&
           priority_of(rules_.pools[index], victim.begin) >= rules_.edges[index].least_priority) {
         const std::int64_t skipped = counters_[index + 1].skipped;
+        log_.begin_demotion(index);
         put(index + 1, victim);
         counters_[index].demoted += victim.size() - (counters_[index + 1].skipped - skipped);
+        log_.end_demotion(index, victim);
+      } else {
+        log_.tell(DecisionKind::evict, index, victim);
       }
     }
   }
@@ -803,8 +828,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const BlockRun& run : behind) {
       pool.publish(run, 0);
       request.unpublished -= run.size();
-      counters_[0].inserted += run.size();
-      counters_[0].promoted += run.size();
+      count_inserted(0, run, true);
     }
     request.published = request.found;
     return true;
@@ -857,10 +881,10 @@ class ExtentStore final : public Store, private OffloadCalls {
             leave_below(0, part);
           }
           pool.publish(part, 0);
-          counters_.front().inserted += size;
+          count_inserted(0, part);
         } else if (rules_.duplicates == Duplicates::kept) {
           pool.publish(part, ++copies_);
-          counters_.front().inserted += size;
+          count_inserted(0, part);
           request.copies.push_back({part.begin, part.end, copies_});
         } else {
           pool.hold(part, piece.extent);
@@ -943,7 +967,6 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     std::int64_t left = make_room_for_write(1, wanted);
     for (auto& [to, run] : runs) {
-      const std::int64_t before = counters_[to].inserted;
       const BlockRun fits = to == 1 ? cut_off(run, std::min(left, run.size())) : run;
       left -= to == 1 ? fits.size() : 0;
       promotes_to_ = to;
@@ -953,7 +976,6 @@ class ExtentStore final : public Store, private OffloadCalls {
       put(to, fits);
       promotes_to_ = 0;
       promoting_ = nullptr;
-      counters_[to].promoted += counters_[to].inserted - before;
     }
   }
 
@@ -1070,7 +1092,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     const std::int64_t short_of = wanted - pool.free();
     const bool fits = short_of <= pool.evictable();
     if (!fits) {
-      counters_[1].skipped += wanted;
+      for (const BlockRun& run : missing) {
+        count_skipped(1, run);
+      }
     } else {
       if (wanted > 0) {
         write_missing(offered, short_of);
@@ -1097,7 +1121,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
       pool.begin_write(run);
       add(offered.inserted, run);
-      counters_[1].inserted += run.size();
+      count_inserted(1, run);
       copy.blocks += run.size();
     }
     moves_.emplace(copy.id, Move{1, offered_missing_});
@@ -1218,6 +1242,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   const Streams& streams_;
   Pools pools_;
   std::vector<PoolCounters> counters_;
+  StoreLog log_;
   std::vector<std::vector<BlockRun>> victims_;
   /// Writes without room that are known of, by pool.
   std::vector<std::int64_t> lacked_;

@@ -7,6 +7,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/blocks/extent_pool.hpp"
+#include "sim/store/blocks/store_log.hpp"
 
 namespace kvtier {
 namespace {
@@ -30,7 +31,8 @@ class NodeStore final : public Store {
         in_order_of_use_(pool_.eviction != "fifo"),
         has_second_(rules_.pools.size() > 1),
         writes_back_(has_second_ && rules_.edges[0].write == Write::on_eviction),
-        counters_(rules_.pools.size()) {}
+        counters_(rules_.pools.size()),
+        log_(rules_.pools.size()) {}
 
   void advance(SimTime now) override {
     if (storage_ != nullptr) {
@@ -223,12 +225,15 @@ class NodeStore final : public Store {
     std::int64_t added = 0;
     if (!writes_back_) {
       for (std::uint32_t at = last; at != fetch.node; at = nodes_[at].parent) {
-        added += nodes_[at].on_host ? 0 : nodes_[at].size;
+        if (!nodes_[at].on_host) {
+          added += nodes_[at].size;
+          tell(DecisionKind::prefetch, 1, at);
+        }
         put_on_host(at);
       }
     }
     if (path.blocks < end) {
-      add_node(last, path.blocks, end, false);
+      tell(DecisionKind::prefetch, 1, add_node(last, path.blocks, end, false));
       added += end - path.blocks;
       move_path_to_back(last);
     }
@@ -259,6 +264,12 @@ class NodeStore final : public Store {
       found = kNone;
       for_each_in_order([&](std::uint32_t at) { found = leaves(at) ? at : found; });
       if (found != kNone) {
+        if (nodes_[found].on_device) {
+          tell(DecisionKind::invalidate, 0, found);
+        }
+        if (nodes_[found].on_host) {
+          tell(DecisionKind::invalidate, 1, found);
+        }
         remove_node(found);
       }
     }
@@ -325,6 +336,13 @@ class NodeStore final : public Store {
     return order;
   }
 
+  bool set_log(BlockLog* log) override {
+    log_.set(log);
+    if (storage_ != nullptr) {
+      storage_->set_log(log, 2);
+    }
+    return true;
+  }
   void check_invariants() const override {
     std::int64_t resident = 0;
     std::int64_t on_host = 0;
@@ -484,6 +502,15 @@ class NodeStore final : public Store {
   [[nodiscard]] std::int64_t usable(Tokens prompt) const {
     const bool capped = rules_.hit_cap == HitCap::last_token;
     return std::max<std::int64_t>(prompt.value - (capped ? 1 : 0), 0) / block();
+  }
+
+  void tell(DecisionKind kind, std::size_t pool, std::uint32_t node) {
+    if (!log_.is_set()) [[likely]] {
+      return;
+    }
+    for (std::uint32_t at = nodes_[node].last; at != kNone; at = spans_[at].above) {
+      log_.tell(kind, pool, {spans_[at].stream, spans_[at].begin, spans_[at].end});
+    }
   }
 
   // ---- The tree ----
@@ -718,10 +745,11 @@ class NodeStore final : public Store {
     std::uint32_t end = use(path);
     used_ -= std::max<std::int64_t>(path.device - request.held, 0);
     for (std::uint32_t at = end; at != kNone && !nodes_[at].on_device; at = nodes_[at].parent) {
-      put_on_device(at);
+      put_on_device(at, DecisionKind::insert);
     }
     if (path.blocks < blocks) {
       end = add_node(end, path.blocks, blocks);
+      tell(DecisionKind::insert, 0, end);
       move_path_to_back(nodes_[end].parent);
     }
     lock(end, 1);
@@ -800,10 +828,12 @@ class NodeStore final : public Store {
     }
     if (!make_host_room(nodes_[at].size)) {
       counters_[1].skipped += nodes_[at].size;
+      tell(DecisionKind::skip, 1, at);
       return false;
     }
     put_on_host(at);
     counters_[1].inserted += nodes_[at].size;
+    tell(DecisionKind::insert, 1, at);
     lock(at, 1);
     copies_.emplace(++last_copy_, Copying{.pool = 1, .node = at, .stretches = stretches_of(at)});
     begun_.push_back({.id = last_copy_, .blocks = nodes_[at].size});
@@ -845,6 +875,7 @@ class NodeStore final : public Store {
       }
       blocks -= nodes_[at].size;
       counters_[1].evicted += nodes_[at].size;
+      tell(DecisionKind::evict, 1, at);
       remove_node(at);
     }
   }
@@ -855,20 +886,21 @@ class NodeStore final : public Store {
     host_resident_ -= nodes_[at].size;
     host_used_ -= nodes_[at].size;
     counters_[1].evicted += nodes_[at].size;
+    tell(DecisionKind::evict, 1, at);
   }
 
   /// A leaf of the first pool leaves it. False if it has to stay.
   bool leave_device(std::uint32_t at) {
     if (!has_second_) {
+      tell(DecisionKind::evict, 0, at);
       remove_node(at);
       return true;
     }
-    if (!nodes_[at].on_host && writes_back_) {
-      write_back(at);
-    }
+    const bool demoted = !nodes_[at].on_host && writes_back_ && write_back(at);
     if (!nodes_[at].on_host) {
       return drop(at);
     }
+    tell(demoted ? DecisionKind::demote : DecisionKind::evict, 0, at);
     forget_twice(at);
     unlink(at);
     Node& node = nodes_[at];
@@ -882,17 +914,20 @@ class NodeStore final : public Store {
     insert_by_use(at);
     return true;
   }
-  void write_back(std::uint32_t at) {
+  bool write_back(std::uint32_t at) {
     const std::int64_t blocks = nodes_[at].size;
     if (!make_host_room(blocks)) {
       counters_[1].skipped += blocks;
-      return;
+      tell(DecisionKind::skip, 1, at);
+      return false;
     }
     put_on_host(at);
     counters_[1].inserted += blocks;
+    tell(DecisionKind::insert, 1, at);
     counters_[0].demoted += blocks;
     begun_.push_back({.id = ++last_copy_, .blocks = blocks, .waits = true});
     write_to_storage(at, stretches_of(at));
+    return true;
   }
   /// A node that is not written leaves with all that is behind it, unless something of that stays.
   bool drop(std::uint32_t at) {
@@ -917,19 +952,21 @@ class NodeStore final : public Store {
     }
     for (const std::uint32_t gone : behind) {
       counters_[1].evicted += gone == at ? 0 : nodes_[gone].size;
+      tell(DecisionKind::evict, gone == at ? 0 : 1, gone);
       remove_node(gone);
     }
     return true;
   }
 
   /// KV of a node comes into the first pool, in memory that is taken already.
-  void put_on_device(std::uint32_t at) {
+  void put_on_device(std::uint32_t at, DecisionKind how) {
     unlink(at);
     Node& node = nodes_[at];
     node.on_device = true;
     resident_ += node.size;
     evictable_ += node.size;
     counters_[0].inserted += node.size;
+    tell(how, 0, at);
     if (node.parent != kNone) {
       ++nodes_[node.parent].device_children;
     }
@@ -974,7 +1011,7 @@ class NodeStore final : public Store {
     used_ += blocks;
     counters_[0].promoted += blocks;
     for (std::uint32_t at = end; at != request.node; at = nodes_[at].parent) {
-      put_on_device(at);
+      put_on_device(at, DecisionKind::promote);
       ++nodes_[at].loads;
     }
     lock(end, 1);
@@ -1040,6 +1077,7 @@ class NodeStore final : public Store {
         const std::int64_t part = std::min(room, rest.size());
         if (part == 0) {
           counters_[2].skipped += rest.size();
+          log_.tell(DecisionKind::skip, 2, rest);
           return;
         }
         if (free == 0) {
@@ -1047,6 +1085,7 @@ class NodeStore final : public Store {
           storage_->evict(room, victims);
           for (const BlockRun& victim : victims) {
             counters_[2].evicted += victim.size();
+            log_.tell(DecisionKind::evict, 2, victim);
           }
         }
         BlockRun now = rest;
@@ -1057,6 +1096,7 @@ class NodeStore final : public Store {
         }
         storage_->insert(now);
         counters_[2].inserted += part;
+        log_.tell(DecisionKind::insert, 2, now);
       }
     });
   }
@@ -1219,6 +1259,7 @@ class NodeStore final : public Store {
   std::int64_t fetching_ = 0;
   std::vector<std::uint32_t> nodes_on_path_;
   std::vector<PoolCounters> counters_;
+  StoreLog log_;
   mutable std::vector<Stretch> path_;
   mutable std::uint32_t last_ = kNone;
 };

@@ -670,6 +670,7 @@ class ReferenceEntries final : public Store {
   void come_in(std::size_t i, Blocks run, bool from_tail) {
     PlainPool& pool = *pools_[i];
     const StreamId stream = run.front().first;
+    const auto wanted = static_cast<std::int64_t>(run.size());
     for (std::size_t edge = i;
          !pool.has_parts() && edge < rules_.edges.size() && rules_.edges[edge].exclusive; ++edge) {
       const PlainPool& below = *pools_[edge + 1];
@@ -695,7 +696,7 @@ class ReferenceEntries final : public Store {
                                        &run.front(), neighbour, left)
                               : size <= pool.free());
     if (!room) {
-      counters_[i].skipped += size;
+      counters_[i].skipped += wanted;
       return;
     }
     leave_below(i, run);

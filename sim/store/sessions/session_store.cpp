@@ -10,12 +10,6 @@
 
 namespace kvtier {
 
-const char* to_string(DecisionKind kind) {
-  constexpr std::array<const char*, 7> names{"insert",     "evict",    "demote",   "expire",
-                                             "invalidate", "prefetch", "drop_save"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 SessionStore::SessionStore(const Setup& setup)
     : topology_(setup.facts.topology),
       backend_(*setup.backend),

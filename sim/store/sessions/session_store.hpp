@@ -19,7 +19,7 @@
 #include "sim/core/ring.hpp"
 #include "sim/policy/entry_list.hpp"
 #include "sim/policy/policy.hpp"
-#include "sim/store/sessions/decisions.hpp"
+#include "sim/store/decisions.hpp"
 #include "sim/store/sessions/lookup.hpp"
 #include "sim/store/sessions/move.hpp"
 #include "sim/store/sessions/pool.hpp"

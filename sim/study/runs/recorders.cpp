@@ -179,6 +179,14 @@ void DecisionRecorder::on_decision(const Decision& decision) {
   }
 }
 
+void DecisionRecorder::on_block_decision(const BlockDecision& d) {
+  file_.write(
+      fmt::format("{{\"number\":{},\"time_seconds\":{},\"decision\":\"{}\",\"tier\":\"{}\","
+                  "\"stream\":{},\"first_token\":{},\"tokens\":{},\"blocks\":{}}}\n",
+                  next_number_++, d.time.seconds(), kvtier::to_string(d.kind),
+                  kvtier::to_string(d.tier), d.stream, d.begin.value, d.tokens.value, d.blocks));
+}
+
 void DecisionRecorder::on_use(EntryKey key, SimTime now) {
   std::vector<Pending>& list = pending_[key.value];
   for (const Pending& pending : list) {

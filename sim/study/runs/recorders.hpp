@@ -90,6 +90,8 @@ class DecisionRecorder final : public DecisionObserver {
   explicit DecisionRecorder(const std::string& path);
   void on_decision(const Decision& decision) override;
   void on_use(EntryKey key, SimTime now) override;
+  /// Blocks have no next use: these lines are written at once.
+  void on_block_decision(const BlockDecision& decision) override;
   void end_session(EntryKey key);
   void commit();
 

@@ -64,11 +64,26 @@ TEST_F(Simulate, GivesTheSameBytesWhenItStepsEveryIteration) {
   EXPECT_EQ(read("fast--decisions"), read("slow--decisions"));
 }
 
-TEST_F(Simulate, RefusesDecisionsOfASystemOfBlocks) {
-  const Outcome outcome =
-      kvtier({"simulate", "run.json", "--set", "/system=vllm", "--decisions", "decisions.jsonl"});
+TEST_F(Simulate, WritesTheSameDecisionsOfBlocksForTheSameSeed) {
+  for (const std::string timing : {"--set=/seed=3", "--untimed"}) {
+    for (const std::string file : {"a.jsonl", "b.jsonl"}) {
+      ASSERT_EQ(kvtier({"simulate", "run.json", "--set", "/system=vllm_tiering", timing,
+                        "--decisions", file})
+                    .code,
+                0);
+    }
+    EXPECT_EQ(read("a.jsonl"), read("b.jsonl"));
+    const std::string first = read("a.jsonl").substr(0, read("a.jsonl").find('\n'));
+    EXPECT_TRUE(contains(first, R"("number":0,)")) << first;
+    EXPECT_TRUE(contains(first, R"("decision":"insert","tier":"hbm","stream":)")) << first;
+  }
+}
+
+TEST_F(Simulate, RefusesDecisionsOfBlocksOfTheReference) {
+  const Outcome outcome = kvtier({"simulate", "run.json", "--set", "/system=vllm", "--reference",
+                                  "--decisions", "decisions.jsonl"});
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_NE(outcome.err.find("/system/blocks: --decisions has no decisions of a system of blocks"),
+  EXPECT_NE(outcome.err.find("/system/blocks: --decisions has no decisions of the blocks of"),
             std::string::npos)
       << outcome.err;
   EXPECT_EQ(files(), Names{"run.json"});

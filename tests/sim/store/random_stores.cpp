@@ -331,6 +331,74 @@ Context RandomContexts::longer(const Context& context) {
   return {stream, tokens};
 }
 
+void ReplayedDecisions::on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) {
+  Replayed& replayed = pools_[pool];
+  replayed.blocks[kind] += blocks.end - blocks.begin;
+  if (kind == DecisionKind::skip) {
+    return;
+  }
+  const bool comes = kind == DecisionKind::insert || kind == DecisionKind::promote ||
+                     kind == DecisionKind::prefetch;
+  for (std::int64_t block = blocks.begin; block < blocks.end; ++block) {
+    int& copies = replayed.copies[{blocks.stream.value, block}];
+    copies += comes ? 1 : -1;
+    if (copies < 0 && error_.empty()) {
+      error_ = fmt::format("{} of block {}:{} in pool {}, which is not there", to_string(kind),
+                           blocks.stream.value, block, pool);
+    }
+    if (copies == 0) {
+      replayed.copies.erase({blocks.stream.value, block});
+    }
+  }
+}
+
+std::int64_t ReplayedDecisions::blocks(DecisionKind kind) const {
+  std::int64_t sum = 0;
+  for (const Replayed& pool : pools_) {
+    const auto found = pool.blocks.find(kind);
+    sum += found == pool.blocks.end() ? 0 : found->second;
+  }
+  return sum;
+}
+
+std::string ReplayedDecisions::difference(const Store& store) const {
+  if (!error_.empty()) {
+    return error_;
+  }
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    const auto sum = [&](std::initializer_list<DecisionKind> kinds) {
+      std::int64_t blocks = 0;
+      for (const DecisionKind kind : kinds) {
+        const auto found = pools_[i].blocks.find(kind);
+        blocks += found == pools_[i].blocks.end() ? 0 : found->second;
+      }
+      return blocks;
+    };
+    using enum DecisionKind;
+    const PoolCounters logged{.inserted = sum({insert, promote, prefetch}),
+                              .evicted = sum({evict, demote}),
+                              .demoted = sum({demote}),
+                              .promoted = sum({promote, prefetch}),
+                              .skipped = sum({skip})};
+    const PoolCounters counters = store.counters(i);
+    if (logged != counters) {
+      return fmt::format(
+          "pool {}: logged and counted: inserted {} {}, evicted {} {}, demoted {} {}, promoted {} "
+          "{}, skipped {} {}",
+          i, logged.inserted, counters.inserted, logged.evicted, counters.evicted, logged.demoted,
+          counters.demoted, logged.promoted, counters.promoted, logged.skipped, counters.skipped);
+    }
+    std::map<std::pair<std::uint32_t, std::int64_t>, int> held;
+    for (const Stretch& block : store.contents(i)) {
+      ++held[{block.stream.value, block.begin}];
+    }
+    if (held != pools_[i].copies) {
+      return fmt::format("pool {}: the blocks of the log are not those of the pool", i);
+    }
+  }
+  return "";
+}
+
 std::string first_difference(const Stores& a, const Stores& b, const StoreRules& rules,
                              RandomContexts& contexts, RandomStream& random, int calls) {
   struct Held {
@@ -350,6 +418,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
   const bool has_storage = has_nodes && rules.pools.size() > 2;
+  ReplayedDecisions log(rules.pools.size());
+  if (a.size() == 1 && !a.front()->set_log(&log)) {
+    return "no log";
+  }
   SimTime now;
   for (int call = 0; call < calls; ++call) {
     const auto differs = [&](const std::string& what) {
@@ -520,6 +592,9 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       }
     }
     in_each([](Store& store) { store.check_invariants(); });
+    if (const std::string wrong = a.size() == 1 ? log.difference(*a.front()) : ""; !wrong.empty()) {
+      return differs(fmt::format("the log ({})", wrong));
+    }
     for (std::size_t i = 0; i < a.size(); ++i) {
       for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
         if (!(a[i]->counters(pool) == b[i]->counters(pool))) {

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "sim/core/rng.hpp"
+#include "sim/store/decisions.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -34,6 +37,26 @@ class RandomContexts {
   Streams streams_;
   std::vector<std::int64_t> lengths_;
   Context last_;
+};
+
+/// Replays a store's decisions.
+class ReplayedDecisions final : public BlockLog {
+ public:
+  explicit ReplayedDecisions(std::size_t pools) : pools_(pools) {}
+  void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
+  /// What a pool of the store has that the decisions did not bring in, or the other way round, or a
+  /// counter that is not their sum; "" if there is neither.
+  [[nodiscard]] std::string difference(const Store& store) const;
+  [[nodiscard]] std::int64_t blocks(DecisionKind kind) const;
+
+ private:
+  struct Replayed {
+    /// Copies of each block.
+    std::map<std::pair<std::uint32_t, std::int64_t>, int> copies;
+    std::map<DecisionKind, std::int64_t> blocks;
+  };
+  std::vector<Replayed> pools_;
+  std::string error_;
 };
 
 using Stores = std::vector<std::unique_ptr<Store>>;
