@@ -92,8 +92,8 @@ int measure_command(const Program& program, const MeasureOptions& options) {
   }
   how.full = options.full;
   how.resume = options.resume;
-  how.attention = options.attention == kFlashInfer ? AttentionLibrary::flashinfer
-                                                   : AttentionLibrary::own;
+  how.attention =
+      options.attention == kFlashInfer ? AttentionLibrary::flashinfer : AttentionLibrary::own;
   how.out = options.out;
   how.version = build_version();
   ProgressLine line;
