@@ -116,18 +116,24 @@ TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {
   EXPECT_EQ(module.counters().blocks - before, 126);
 }
 
-// One request on one KV head: 5,000 keys in parts of 256, which are 20 blocks, and one for each of
-// the 8 rows to merge.
-TEST(Attention, SplitsALongContext) {
+// One request on one KV head: 5,000 keys in parts of 256, padded to the 1,056 shares of 132
+// multiprocessors and one for the request, and one for each of the 8 rows to merge.
+TEST(Attention, PadsDecodesToANumberThatContextsDoNotChange) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   const auto device = module.open(0, ElementType::float16);
-  const AttentionCase c{.name = "long",
-                        .shape = {.query_heads = 8, .kv_heads = 1, .head_dim = 128},
-                        .requests = {{1, 5000}},
-                        .rope_base = 10000};
-  const std::int64_t before = module.counters().blocks;
-  EXPECT_LE(attention_error(*device, c), 1);
-  EXPECT_EQ(module.counters().blocks - before, 28);
+  const auto blocks_of = [&](std::int64_t added, std::int64_t context) {
+    const AttentionCase c{.name = "long",
+                          .shape = {.query_heads = 8, .kv_heads = 1, .head_dim = 128},
+                          .requests = {{added, context}},
+                          .rope_base = 10000};
+    const std::int64_t before = module.counters().blocks;
+    EXPECT_LE(attention_error(*device, c), 1);
+    return module.counters().blocks - before;
+  };
+  EXPECT_EQ(blocks_of(1, 5000), 1057 + 8);
+  EXPECT_EQ(blocks_of(1, 20), 1057 + 8);
+  // Two tokens are 16 rows, and are not padded: 20 parts, and 16 rows to merge.
+  EXPECT_EQ(blocks_of(2, 5000), 20 + 16);
 }
 
 }  // namespace

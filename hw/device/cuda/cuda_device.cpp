@@ -370,7 +370,7 @@ class CudaDevice final : public Device {
       stream.synchronize();  // queued work still uses the smaller buffers
       mine.on_host = Buffer(*this, MemoryKind::pinned, std::max(mine.on_host.size(), 2 * lists));
       mine.on_device = Buffer(*this, MemoryKind::device, mine.on_host.size());
-      mine.parts = Buffer(*this, MemoryKind::device, std::max(mine.parts.size(), 2 * parts));
+      mine.parts = Buffer(*this, MemoryKind::device, std::max(mine.parts.size(), parts));
     }
     auto* const decode = mine.on_host.template as<kernels::AttentionItem>();
     auto* const prefill = std::ranges::copy(planned.decode, decode).out;
