@@ -28,7 +28,7 @@ struct Target {
   /// The same for cells with a whole model, if other than `memory`.
   std::optional<Bytes> model_memory{};
   std::uint64_t seed = 1;
-  /// Of attention to keys as stored.
+  /// The kernels of attention to keys as stored.
   AttentionLibrary attention = AttentionLibrary::own;
 };
 

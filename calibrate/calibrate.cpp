@@ -154,9 +154,7 @@ void check_heads(const ModelConfig& model) {
         "with full attention in whole bytes a weight",
         model.name));
   }
-  if (!kernels::is_valid({.query_heads = model.attention_heads,
-                          .kv_heads = model.kv_heads,
-                          .head_dim = model.head_dim})) {
+  if (!kernels::is_valid(attention_heads(model))) {
     throw ConfigError(fmt::format(
         "--model: {} has {} query heads on {} KV heads of width {}; attention is measured for "
         "widths that are multiples of 16 up to 256, and at most 16 query heads on a KV head",

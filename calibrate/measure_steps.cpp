@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <chrono>
-#include <string_view>
 #include <thread>
 
 #include "calibrate/measure.hpp"
@@ -60,9 +59,9 @@ class Server {
   }
 
   /// The host's time until a step is queued, or before and after the device's time.
-  Sample prepare_host_time(const char* variant) {
+  Sample prepare_host_time(bool submits) {
     const auto batch = batch_of(kLong);
-    return [this, batch, submits = std::string_view(variant) == kPassSubmission] {
+    return [this, batch, submits] {
       const std::int64_t begin = steady_clock().now_ns();
       device_.record(*first_, *stream_);
       decoder_.forward(*batch, pool_, *stream_);
@@ -210,15 +209,15 @@ std::vector<PlannedTable> plan_steps(const Target& target) {
   std::vector<PlannedTable> tables{
       plan(kCold, After::idle, prefills), plan(kSecond, After::one_pass, seconds),
       plan(kWarm, After::run, prefills), plan(kDecodeWarm, After::run, decodes), std::move(idle)};
-  for (const char* const variant : {kPassSubmission, kPassEnd}) {
+  for (const bool submits : {true, false}) {
     PlannedTable host{.rules = rules_of(target), .memory = target.model_memory};
     host.table = {.operation = OperationId::call_overhead,
-                  .variant = variant,
+                  .variant = submits ? kPassSubmission : kPassEnd,
                   .method = "128 new tokens after 1,024, decoder with random weights",
                   .cache = CacheState::hot,
                   .axes = profile_operation(OperationId::call_overhead).axes};
-    host.cells = {{.at = {}, .memory = memory, .prepare = [opened, variant] {
-                     return opened().prepare_host_time(variant);
+    host.cells = {{.at = {}, .memory = memory, .prepare = [opened, submits] {
+                     return opened().prepare_host_time(submits);
                    }}};
     tables.push_back(std::move(host));
   }

@@ -28,8 +28,8 @@ struct ComputedWork {
   Tokens context;
   std::int64_t iterations = 1;
   double seconds = 0;
-  /// Of it, the host's time until all work was queued, which overlaps with the device's time, and
-  /// the device's time from the first work to the end of the last.
+  /// The host's time until all work was queued, without waits for KV; it overlaps with the
+  /// device's time, from the first work to the end of the last.
   double submit_seconds = 0;
   double device_seconds = 0;
   /// Passes between the last idle time and this work.

@@ -272,7 +272,7 @@ class KvStore {
   std::unique_ptr<ScratchFile> file_;
   std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage_;
   std::byte* scratch_ = nullptr;
-  /// Of each lane.
+  /// Scratch memory of each lane.
   Bytes scratch_bytes_;
   /// 0, 1, ...: the slots of scratch memory.
   std::vector<std::int32_t> scratch_slots_;

@@ -232,7 +232,7 @@ class BlockBatcher : public Batcher, private StoredKv {
            });
   }
   void begin_save();
-  /// Storage behind nodes takes one after the other, once they are in host memory.
+  /// Begins copies behind the second tier, as many as may be in flight.
   void begin_later_writes();
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();

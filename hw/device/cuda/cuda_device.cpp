@@ -747,7 +747,7 @@ class CudaDevice final : public Device {
     }
   }
 
-  /// Of a product of matrices; a thousandth of a small device.
+  /// A product of matrices may use this much memory, or a thousandth of a small device.
   static constexpr Bytes kWorkspaceMax{std::int64_t{32} << 20};
   static constexpr std::int64_t kWorkspaces = 1024;
 

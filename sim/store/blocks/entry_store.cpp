@@ -6,6 +6,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/blocks/entry_pool.hpp"
+#include "sim/store/blocks/instance_stores.hpp"
 #include "sim/store/blocks/store_log.hpp"
 
 namespace kvtier {
@@ -114,7 +115,7 @@ class EntryStore final : public Store {
     free_requests_.push_back(id);
   }
 
-  /// What has been written is there already.
+  /// The blocks of these copies are found already.
   [[nodiscard]] std::vector<Copy> take_copies() override {
     std::vector<Copy> copies;
     for (std::size_t i = 1; i < pools_.size(); ++i) {
@@ -310,7 +311,7 @@ class EntryStore final : public Store {
         (evicts ? pool.find_room(run.size(), index == 0 ? Demand::save : Demand::demotion, &run)
                 : run.size() <= pool.free());
     if (!has_room) {
-      // What would have come up with it is still below.
+      // The slower tier still has the blocks that would have come up.
       counters_[index].skipped += wanted.size();
       log_.tell(DecisionKind::skip, index, wanted);
       return;
@@ -517,19 +518,11 @@ std::vector<std::unique_ptr<Store>> make_entry_stores(const StoreRules& rules,
                                                       const Streams& streams,
                                                       const PolicyRegistry& registry,
                                                       std::size_t instances) {
-  std::vector<std::unique_ptr<Store>> stores;
-  Pools pools(rules.pools.size());
-  for (std::size_t instance = 0; instance < instances; ++instance) {
-    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
-      KVTIER_ASSERT(has_entries(rules.pools[i].unit), "all pools have units of entries");
-      if (instance == 0 || !rules.pools[i].shared) {
-        pools[i] = std::make_shared<EntryPool>(rules.pools[i], rules.bytes_per_token,
-                                               puts_wanted(rules, i), registry);
-      }
-    }
-    stores.push_back(std::make_unique<EntryStore>(rules, streams, pools));
-  }
-  return stores;
+  return make_instance_stores<EntryStore, EntryPool>(rules, streams, instances, [&](std::size_t i) {
+    KVTIER_ASSERT(has_entries(rules.pools[i].unit), "all pools have units of entries");
+    return std::make_shared<EntryPool>(rules.pools[i], rules.bytes_per_token, puts_wanted(rules, i),
+                                       registry);
+  });
 }
 
 }  // namespace kvtier

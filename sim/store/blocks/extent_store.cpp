@@ -7,6 +7,7 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/store/blocks/extent_pool.hpp"
+#include "sim/store/blocks/instance_stores.hpp"
 #include "sim/store/blocks/store_log.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
@@ -1281,19 +1282,12 @@ class ExtentStore final : public Store, private OffloadCalls {
 std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
                                                        const Streams& streams,
                                                        std::size_t instances) {
-  std::vector<std::unique_ptr<Store>> stores;
-  Pools pools(rules.pools.size());
-  for (std::size_t instance = 0; instance < instances; ++instance) {
-    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
-      if (instance == 0 || !rules.pools[i].shared) {
+  return make_instance_stores<ExtentStore, ExtentPool>(
+      rules, streams, instances, [&](std::size_t i) {
         const bool knows_forks = rules.pools[i].leaves_only || rules.partial_reuse;
-        pools[i] = std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i),
-                                                knows_forks ? &streams : nullptr);
-      }
-    }
-    stores.push_back(std::make_unique<ExtentStore>(rules, streams, pools));
-  }
-  return stores;
+        return std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i),
+                                            knows_forks ? &streams : nullptr);
+      });
 }
 
 }  // namespace kvtier

@@ -20,6 +20,7 @@
 #include "hw/device/open_device.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/file.hpp"
+#include "tests/bench/device_program.hpp"
 
 namespace kvtier::bench {
 namespace {
@@ -434,14 +435,6 @@ void run(const Options& o) {
 }  // namespace kvtier::bench
 
 int main(int argc, char** argv) {
-  try {
-    kvtier::bench::run(kvtier::bench::parse(argc, argv));
-  } catch (const kvtier::ConfigError& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "attention_bench: {}\n", error.what());
-    return 3;
-  }
-  return 0;
+  using namespace kvtier::bench;  // NOLINT(google-build-using-namespace)
+  return exit_code_of("attention_bench", [&] { run(parse(argc, argv)); });
 }

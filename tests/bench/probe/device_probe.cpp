@@ -33,6 +33,7 @@
 #include "sim/core/file.hpp"
 #include "sim/study/config/presets.hpp"
 #include "sim/study/config/resolve.hpp"
+#include "tests/bench/device_program.hpp"
 
 namespace kvtier::bench {
 namespace {
@@ -877,14 +878,6 @@ void run(const Options& o) {
 }  // namespace kvtier::bench
 
 int main(int argc, char** argv) {
-  try {
-    kvtier::bench::run(kvtier::bench::parse(argc, argv));
-  } catch (const kvtier::ConfigError& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "device_probe: {}\n", error.what());
-    return 3;
-  }
-  return 0;
+  using namespace kvtier::bench;  // NOLINT(google-build-using-namespace)
+  return exit_code_of("device_probe", [&] { run(parse(argc, argv)); });
 }
