@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/paged_cuda.hpp"
@@ -9,6 +10,10 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
+/// A link to the host needs a few hundred KiB of reads in flight. More processors do not speed a
+/// copy up, and are missing in passes beside it.
+constexpr int kCopyBlocks = 4;
+constexpr int kCopyThreads = 1024;
 
 __device__ float sum_of_warp(float value) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -69,20 +74,44 @@ __global__ void fold_kernel(Rows rows) {
   }
 }
 
-/// One block for each piece; moves 16 bytes at a time if both ends are aligned.
-__global__ void pieces_kernel(const Piece* __restrict__ pieces) {
-  const Piece piece = pieces[blockIdx.x];
-  const bool aligned =
-      (reinterpret_cast<std::uintptr_t>(piece.to) | reinterpret_cast<std::uintptr_t>(piece.from)) %
-          sizeof(uint4) ==
-      0;
-  const std::int64_t units = aligned ? piece.bytes / static_cast<std::int64_t>(sizeof(uint4)) : 0;
-  for (std::int64_t i = threadIdx.x; i < units; i += blockDim.x) {
-    static_cast<uint4*>(piece.to)[i] = static_cast<const uint4*>(piece.from)[i];
+/// Pieces by warps, in turns; moves 16 bytes at a time if both ends are aligned.
+__global__ void pieces_kernel(const Piece* __restrict__ pieces, std::int64_t count) {
+  constexpr int kAhead = 4;  // reads in flight of a thread
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * blockDim.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
+  if (at >= count) {
+    return;
   }
-  for (std::int64_t i = units * static_cast<std::int64_t>(sizeof(uint4)) + threadIdx.x;
-       i < piece.bytes; i += blockDim.x) {
-    static_cast<char*>(piece.to)[i] = static_cast<const char*>(piece.from)[i];
+  // The list may be in the host's memory: the next piece is read while this one is copied.
+  for (Piece next = pieces[at]; at < count; at += warps) {
+    const Piece piece = next;
+    if (at + warps < count) {
+      next = pieces[at + warps];
+    }
+    const bool aligned = (reinterpret_cast<std::uintptr_t>(piece.to) |
+                          reinterpret_cast<std::uintptr_t>(piece.from)) %
+                             sizeof(uint4) ==
+                         0;
+    const std::int64_t units = aligned ? piece.bytes / static_cast<std::int64_t>(sizeof(uint4)) : 0;
+    auto* const to = static_cast<uint4*>(piece.to);
+    const auto* const from = static_cast<const uint4*>(piece.from);
+    std::int64_t i = lane;
+    for (; i + (kAhead - 1) * kWarp < units; i += kAhead * kWarp) {
+      uint4 moved[kAhead];
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        moved[ahead] = from[i + ahead * kWarp];
+      }
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        to[i + ahead * kWarp] = moved[ahead];
+      }
+    }
+    for (; i < units; i += kWarp) {
+      to[i] = from[i];
+    }
+    for (i = units * static_cast<std::int64_t>(sizeof(uint4)) + lane; i < piece.bytes; i += kWarp) {
+      static_cast<char*>(piece.to)[i] = static_cast<const char*>(piece.from)[i];
+    }
   }
 }
 
@@ -258,7 +287,9 @@ cudaError_t fold_rows(const Rows& rows, cudaStream_t stream) {
 }
 
 cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream) {
-  pieces_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(pieces);
+  const std::int64_t blocks = (count * kWarp + kCopyThreads - 1) / kCopyThreads;
+  pieces_kernel<<<static_cast<unsigned>(std::min<std::int64_t>(blocks, kCopyBlocks)), kCopyThreads, 0, stream>>>(
+      pieces, count);
   return cudaGetLastError();
 }
 

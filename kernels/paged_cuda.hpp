@@ -30,13 +30,15 @@ struct Rows {
 /// The exclusive or of the 32-bit words of each row of the slots' side.
 [[nodiscard]] cudaError_t fold_rows(const Rows& rows, cudaStream_t stream);
 
-/// One piece of a copy that all processors share. A kernel can access `to` and `from`. A copy has
-/// at least one piece.
+/// One piece of a copy that warps share. A kernel can access `to`, `from` and the list itself. A
+/// copy has at least one piece. One warp copies a piece, so long ones are better
+/// cut to kPieceBytes.
 struct Piece {
   void* to;
   const void* from;
   std::int64_t bytes;
 };
+constexpr std::int64_t kPieceBytes = 16 << 10;
 [[nodiscard]] cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream);
 
 template <class Element>

@@ -133,7 +133,7 @@ void for_each_row(const CopyPiece& piece, Visit visit) {
   }
 }
 
-/// How a copy moves its pieces: the copy engine moves one after another, or a kernel on all
+/// How a copy moves its pieces: the copy engine moves one after another, or a kernel on a few
 /// processors moves rows in parallel.
 enum class CopyMethod { engine, kernel };
 

@@ -42,22 +42,14 @@ std::optional<double> best_rate(
   return best;
 }
 
-struct PieceCopies {
-  double rate = 0;
-  std::string_view method;
-};
-
-/// The fastest copies of pieces by any method, by the size of a piece.
-std::map<std::int64_t, PieceCopies> copies_of_pieces(const Profile& profile,
-                                                     OperationId operation) {
-  std::map<std::int64_t, PieceCopies> best;
+/// The rates of the copy engine's copies of pieces, by the size of a piece.
+std::map<std::int64_t, double> copies_of_pieces(const Profile& profile, OperationId operation) {
+  std::map<std::int64_t, double> best;
   for (const ProfileTable* table : find_tables(profile, operation, "pinned")) {
     for (const ProfileCell& cell : table->cells) {
-      if (cell.at[1] > 1) {
-        PieceCopies& copies = best[cell.at[0] / cell.at[1]];
-        if (rate_of(cell) > copies.rate) {
-          copies = {rate_of(cell), table->method};
-        }
+      if (cell.at[1] > 1 && table->method == kCopyEngine) {
+        double& rate = best[cell.at[0] / cell.at[1]];
+        rate = std::max(rate, rate_of(cell));
       }
     }
   }
@@ -71,20 +63,19 @@ double log_ratio(std::int64_t a, std::int64_t b) {
 /// The rate of copies in pieces: log-log interpolation between measured sizes, the nearest size
 /// beyond them. Nullopt if no pieces were measured.
 std::optional<double> rate_of_pieces(const Profile& profile, OperationId operation, Bytes piece) {
-  const std::map<std::int64_t, PieceCopies> best = copies_of_pieces(profile, operation);
+  const std::map<std::int64_t, double> best = copies_of_pieces(profile, operation);
   if (best.empty()) {
     return std::nullopt;
   }
   const auto above = best.lower_bound(piece.value);
   if (above == best.end()) {
-    return best.rbegin()->second.rate;
+    return best.rbegin()->second;
   }
   if (above == best.begin() || above->first == piece.value) {
-    return above->second.rate;
+    return above->second;
   }
   const auto& [size, below] = *std::prev(above);
-  return below.rate * std::pow(above->second.rate / below.rate,
-                               log_ratio(piece.value, size) / log_ratio(above->first, size));
+  return below * std::pow(above->second / below, log_ratio(piece.value, size) / log_ratio(above->first, size));
 }
 
 /// One way of a link or drive. Rates are in bytes per second.
@@ -382,19 +373,6 @@ Json measured_keys(const Profile& profile, std::optional<Bytes> piece, Both both
 }
 
 }  // namespace
-
-std::string_view fastest_copies(const Profile& profile, OperationId operation, Bytes piece) {
-  std::string_view method = kCopyEngine;
-  double nearest = std::numeric_limits<double>::infinity();
-  for (const auto& [size, copies] : copies_of_pieces(profile, operation)) {
-    const double distance = std::abs(log_ratio(size, piece.value));
-    if (distance < nearest) {
-      nearest = distance;
-      method = copies.method;
-    }
-  }
-  return method;
-}
 
 Json measured_hardware(const Profile& profile, std::optional<Bytes> piece) {
   return measured_keys(profile, piece, Both::unknown);

@@ -14,9 +14,9 @@ namespace kvtier {
 /// are the best over all sizes, queue depths and methods.
 ///
 /// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h. `piece` is the
-/// size in which KV is copied over the link: a token's KV of one layer on one GPU. With it, the
-/// link's rates are at most those of copies in such pieces (copy_h2d, copy_d2h), interpolated over
-/// the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
+/// size in which KV is copied over the link: a few tokens' KV of one layer on one GPU. With it, the
+/// link's rates are at most those of the copy engine in such pieces (copy_h2d, copy_d2h),
+/// interpolated over the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
 /// event).
 ///
 /// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
@@ -35,12 +35,6 @@ namespace kvtier {
 /// way alone, and shares are at most 1.
 [[nodiscard]] Json measured_hardware(const Profile& profile,
                                      std::optional<Bytes> piece = std::nullopt);
-
-/// The method of the fastest copies one way (copy_h2d or copy_d2h) in pieces of the measured size
-/// nearest to `piece`; the copy engine if no such copies were measured. The text lives as long as
-/// the profile.
-[[nodiscard]] std::string_view fastest_copies(const Profile& profile, OperationId operation,
-                                              Bytes piece);
 
 /// A whole server of one such device: the keys of measured_hardware, and the capacities and limits
 /// of device, host and storage. Prices are zero, because a profile has none. If both ways together

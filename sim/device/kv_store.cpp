@@ -95,8 +95,6 @@ KvStore::KvStore(const Setup& setup)
       shape_(setup.shape),
       row_(kv_row_bytes(setup.shape, setup.device->info().element)),
       token_(kv_bytes_per_token(setup.shape, setup.device->info().element)),
-      to_hbm_(setup.to_hbm),
-      from_hbm_(setup.from_hbm),
       verify_(setup.verify),
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
       stream_(setup.device->make_stream()),
@@ -200,7 +198,7 @@ void KvStore::fill_with_nan(std::span<const std::int32_t> slots) const {
                       .to_pitch = hbm_.layer_bytes(),
                       .from_pitch = row_});
   }
-  device_.copy_pieces(pieces, to_hbm_, *stream_);
+  device_.copy_pieces(pieces, CopyMethod::engine, *stream_);
   stream_->synchronize();
 }
 
@@ -276,9 +274,7 @@ void KvStore::repeat_last(List& list) {
                     .to_slots = take(Medium::hbm, 1, list.slots)};
   list.slots.push_back(last.to_slots.front());
   inherit_checksums(last);
-  device_.copy_pieces(pieces_of(in_hbm(last.from_slots), in_hbm(last.to_slots), {0, shape_.layers},
-                                CopyMethod::kernel),
-                      CopyMethod::kernel, *stream_);
+  queue_rows(in_hbm(last.from_slots), in_hbm(last.to_slots), {0, shape_.layers}, *stream_);
   stream_->synchronize();
 }
 
@@ -379,7 +375,7 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   }
   by_scratch(slots.size(), lane, [&](std::size_t begin, const Place& copy) {
     const std::span<const std::int32_t> here = slots.subspan(begin, copy.slots.size());
-    queue_rows(in_hbm(here), copy, {0, shape_.layers}, from_hbm_, *lane.stream);
+    queue_rows(in_hbm(here), copy, {0, shape_.layers}, *lane.stream);
     lane.stream->synchronize();
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < here.size(); ++i) {
@@ -397,8 +393,8 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   });
 }
 
-std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, Layers layers,
-                                          CopyMethod method) const {
+std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to,
+                                          Layers layers) const {
   /// A loop over tokens or over layers.
   struct Loop {
     std::int64_t count;
@@ -407,8 +403,6 @@ std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, La
   };
   const auto& [source, from_slots] = from;
   const auto& [target, to_slots] = to;
-  // A kernel copies row by row, as in a calibration.
-  const bool joins_rows = method == CopyMethod::engine;
   const auto contiguous = [this](const Loop& loop) {
     return loop.to_pitch == row_ && loop.from_pitch == row_;
   };
@@ -426,7 +420,7 @@ std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, La
       std::swap(inner, outer);
     }
     Bytes bytes = row_;
-    if (joins_rows && contiguous(inner)) {
+    if (contiguous(inner)) {
       bytes = inner.count * row_;
       inner = std::exchange(outer, {.count = 1, .to_pitch = {}, .from_pitch = {}});
     }
@@ -444,9 +438,9 @@ std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, La
   return pieces;
 }
 
-void KvStore::queue_rows(const Place& from, const Place& to, Layers layers, CopyMethod method,
+void KvStore::queue_rows(const Place& from, const Place& to, Layers layers,
                          Stream& stream) const {
-  device_.copy_pieces(pieces_of(from, to, layers, method), method, stream);
+  device_.copy_pieces(pieces_of(from, to, layers), CopyMethod::engine, stream);
 }
 
 void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
@@ -537,7 +531,7 @@ void KvStore::load_from_drive(const KvMove& move, const MoveLane& lane,
                                         [&](std::size_t part) {
                                           for_pieces(part, [&](const Piece& piece) {
                                             queue_rows(piece.in_memory, in_hbm(piece.to_slots),
-                                                       piece.layers, to_hbm_, *lane.stream);
+                                                       piece.layers, *lane.stream);
                                             if (piece.is_last) {
                                               tell(piece.layers);
                                             }
@@ -552,7 +546,7 @@ void KvStore::load_from_drive(const KvMove& move, const MoveLane& lane,
 void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
   by_scratch(move.from_slots.size(), lane, [&](std::size_t begin, const Place& copy) {
     queue_rows(in_hbm(std::span(move.from_slots).subspan(begin, copy.slots.size())), copy,
-               {0, shape_.layers}, from_hbm_, *lane.stream);
+               {0, shape_.layers}, *lane.stream);
     lane.stream->synchronize();
     read_or_write(IoKind::write, std::span(move.to_slots).subspan(begin, copy.slots.size()), copy,
                   *lane.storage);
@@ -562,10 +556,10 @@ void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
 void KvStore::warm_up(const MoveLane& lane) const {
   const Place token = in_hbm(std::span(scratch_slots_).first(1));
   const Place copy = in_scratch(lane, 1);
-  queue_rows(token, token, {0, shape_.layers}, CopyMethod::kernel, *stream_);
+  queue_rows(token, token, {0, shape_.layers}, *stream_);
   stream_->synchronize();
-  queue_rows(token, copy, {0, shape_.layers}, from_hbm_, *lane.stream);
-  queue_rows(copy, token, {0, shape_.layers}, to_hbm_, *lane.stream);
+  queue_rows(token, copy, {0, shape_.layers}, *lane.stream);
+  queue_rows(copy, token, {0, shape_.layers}, *lane.stream);
   lane.stream->synchronize();
 }
 
@@ -664,7 +658,7 @@ void KvStore::end(const KvMove& move) {
 void KvStore::queue_layers(const KvMove& move, std::int64_t first, std::int64_t last,
                            Stream& stream) {
   queue_rows(rows_in(move.from, move.from_slots), rows_in(move.to, move.to_slots), {first, last},
-             method(move.from, move.to), stream);
+             stream);
 }
 
 void KvStore::move(const KvMove& move, const MoveLane& lane) {
@@ -689,7 +683,7 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
   } else {
     for (const CopyPiece& piece :
          pieces_of(rows_in(move.from, move.from_slots), rows_in(move.to, move.to_slots),
-                   {0, shape_.layers}, CopyMethod::engine)) {
+                   {0, shape_.layers})) {
       for_each_row(piece, [&piece](void* to, const void* from) {
         std::memcpy(to, from, static_cast<std::size_t>(piece.bytes.value));
       });
@@ -729,7 +723,7 @@ void KvStore::verify(const KvMove& move, const MoveLane& lane) {
     if (move.to == Medium::ssd) {
       read_or_write(IoKind::read, here, copy, *lane.storage);
     } else {
-      queue_rows(in_hbm(here), copy, {move.first_layer, move.last_layer}, from_hbm_, *lane.stream);
+      queue_rows(in_hbm(here), copy, {move.first_layer, move.last_layer}, *lane.stream);
       lane.stream->synchronize();
     }
     compare(move, begin, copy);

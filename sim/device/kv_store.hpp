@@ -69,9 +69,6 @@ class KvStore {
     std::function<void()> check = [] {};
     /// Replaces the file in `directory`; for tests.
     std::function<std::unique_ptr<StorageEngine>(const StorageOptions&)> open_storage{};
-    /// Method of copies of one token and layer, to HBM and from it.
-    CopyMethod to_hbm = CopyMethod::engine;
-    CopyMethod from_hbm = CopyMethod::engine;
     /// Compares each token's bytes in each layer after every move with the computed ones. Slots of
     /// HBM are NaN until they are written. KV computed from NaN is refused.
     bool verify = false;
@@ -210,9 +207,6 @@ class KvStore {
   [[nodiscard]] Bytes bytes_of(const KvMove& move) const {
     return std::ssize(move.to_slots) * (move.last_layer - move.first_layer) * row_;
   }
-  [[nodiscard]] CopyMethod method(Medium from, Medium to) const {
-    return to == Medium::hbm ? to_hbm_ : from == Medium::hbm ? from_hbm_ : CopyMethod::engine;
-  }
   struct Layers {
     std::int64_t first;
     std::int64_t last;
@@ -229,10 +223,9 @@ class KvStore {
   [[nodiscard]] Layout layout(std::byte* memory, std::int64_t slots) const;
   /// Copies of these rows. Tokens that are neighbours on both sides are one piece, or one piece for
   /// each layer.
-  [[nodiscard]] std::vector<CopyPiece> pieces_of(const Place& from, const Place& to, Layers layers,
-                                                 CopyMethod method) const;
-  void queue_rows(const Place& from, const Place& to, Layers layers, CopyMethod method,
-                  Stream& stream) const;
+  [[nodiscard]] std::vector<CopyPiece> pieces_of(const Place& from, const Place& to,
+                                                 Layers layers) const;
+  void queue_rows(const Place& from, const Place& to, Layers layers, Stream& stream) const;
   /// Requests for runs of neighbours, of each layer or of whole tokens. Waits only if the queue is
   /// full.
   void submit(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
@@ -253,8 +246,6 @@ class KvStore {
   DecoderShape shape_;
   Bytes row_;
   Bytes token_;
-  CopyMethod to_hbm_;
-  CopyMethod from_hbm_;
   bool verify_;
   KvPool hbm_;
   /// Copies inside of HBM.

@@ -116,15 +116,6 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   if (config.system.tiers.ssd) {
     add_tier(Medium::ssd, config.hardware.ssd->capacity);
   }
-  // The copy method whose bandwidth the simulated link has.
-  const auto method = [&](OperationId way) {
-    const std::optional<ProfileChoice>& profile = config.hardware.profile;
-    return profile && profile->loaded &&
-                   fastest_copies(*profile->loaded, way, kv_bytes_per_token_layer(config.model)) ==
-                       kAllProcessors
-               ? CopyMethod::kernel
-               : CopyMethod::engine;
-  };
   return {.device = setup.device,
           .shape = decoder_shape(config.model),
           .slots = slots,
@@ -132,8 +123,6 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
           .lanes = lanes,
           .check = setup.check,
           .open_storage = setup.open_storage,
-          .to_hbm = method(OperationId::copy_h2d),
-          .from_hbm = method(OperationId::copy_d2h),
           .verify = setup.verify};
 }
 

@@ -214,12 +214,9 @@ plant(cuda_device.cpp event_of_another_device
     return std::make_unique<CudaEvent>();")
 plant(cuda_device.cpp list_of_pieces_used_again_too_early
   "    used.synchronize();
-    return {.on_host"
+    return {.pieces"
   "    if (!PLANTED) used.synchronize();
-    return {.on_host")
-plant(cuda_device.cpp list_of_pieces_in_pageable_memory
-  "copy(list.on_device, list.on_host, Bytes("
-  "copy(list.on_device, PLANTED ? rows.data() : list.on_host, Bytes(")
+    return {.pieces")
 plant(cuda_device.cpp list_of_pieces_freed_early
   "      check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
       left"

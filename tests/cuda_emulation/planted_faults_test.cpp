@@ -283,7 +283,6 @@ const std::vector<Planted>& all_planted() {
       {"current_device_of_another_thread", streams, "device", 1},
       {"event_of_another_device", streams, "device", 1},
       {"list_of_pieces_used_again_too_early", pieces, "values"},
-      {"list_of_pieces_in_pageable_memory", pieces, "pageable"},
       {"list_of_pieces_freed_early", pieces, "freed"},
       {"wait_that_does_not_wait", streams, "values"},
       {"event_recorded_once", streams, "error"},

@@ -71,38 +71,32 @@ struct CudaGraph final : Graph {
   cudaGraphExec_t instance = nullptr;
 };
 
-/// Lists of pieces of copy kernels, on the host and on the device, used in turns. A list is filled
-/// again once its last copy is done. Nothing is allocated between copies, because allocation waits
-/// for the device.
+/// Lists of pieces of copy kernels, used in turns. A list is filled again once its last copy is
+/// done. Nothing is allocated between copies, because allocation waits for the device. Kernels read
+/// the lists in the host's memory, because the copy engine may be busy for long.
 class PieceLists {
  public:
   using Piece = kernels::cuda::Piece;
   static constexpr std::int64_t kPieces = 2048;
 
   explicit PieceLists(Device& device)
-      : on_host_(device, MemoryKind::pinned, kLists * kBytes),
-        on_device_(device, MemoryKind::device, kLists * kBytes),
-        used_(kLists) {}
+      : pieces_(device, MemoryKind::pinned, kLists * kBytes), used_(kLists) {}
 
   struct List {
-    Piece* on_host;
-    Piece* on_device;
+    Piece* pieces;
     CudaEvent& used;
   };
   [[nodiscard]] List next() {
     const std::int64_t at = next_++ % kLists;
     CudaEvent& used = used_[static_cast<std::size_t>(at)];
     used.synchronize();
-    return {.on_host = on_host_.as<Piece>() + at * kPieces,
-            .on_device = on_device_.as<Piece>() + at * kPieces,
-            .used = used};
+    return {.pieces = pieces_.as<Piece>() + at * kPieces, .used = used};
   }
 
  private:
   static constexpr std::int64_t kLists = 64;
   static constexpr Bytes kBytes{kPieces * static_cast<std::int64_t>(sizeof(Piece))};
-  Buffer on_host_;
-  Buffer on_device_;
+  Buffer pieces_;
   std::deque<CudaEvent> used_;
   std::int64_t next_ = 0;
 };
@@ -274,8 +268,11 @@ class CudaDevice final : public Device {
     using kernels::cuda::Piece;
     std::vector<Piece> rows;
     for (const CopyPiece& piece : pieces) {
-      for_each_row(piece, [&](void* to, const void* from) {
-        rows.push_back({to, from, piece.bytes.value});
+      for_each_row(piece, [&](std::byte* to, const std::byte* from) {
+        for (std::int64_t at = 0; at < piece.bytes.value; at += kernels::cuda::kPieceBytes) {
+          rows.push_back(
+              {to + at, from + at, std::min(kernels::cuda::kPieceBytes, piece.bytes.value - at)});
+        }
       });
     }
     if (rows.empty()) {
@@ -289,11 +286,9 @@ class CudaDevice final : public Device {
     for (std::span<const Piece> left = rows; !left.empty();) {
       const auto count = std::min<std::size_t>(left.size(), PieceLists::kPieces);
       const PieceLists::List list = lists->next();
-      std::ranges::copy(left.first(count), list.on_host);
-      copy(list.on_device, list.on_host, Bytes(static_cast<std::int64_t>(count * sizeof(Piece))),
-           stream);
+      std::ranges::copy(left.first(count), list.pieces);
       check("copy_pieces",
-            kernels::cuda::copy_pieces(list.on_device, static_cast<std::int64_t>(count), queue));
+            kernels::cuda::copy_pieces(list.pieces, static_cast<std::int64_t>(count), queue));
       check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
       left = left.subspan(count);
     }
@@ -376,7 +371,8 @@ class CudaDevice final : public Device {
     auto* const prefill = std::ranges::copy(planned.decode, decode).out;
     auto* const end = std::ranges::copy(planned.prefill, prefill).out;
     std::ranges::copy(planned.merges, reinterpret_cast<kernels::AttentionMerge*>(end));
-    copy(mine.on_device.data(), mine.on_host.data(), lists, stream);
+    const CopyPiece upload{.to = mine.on_device.data(), .from = mine.on_host.data(), .bytes = lists};
+    copy_pieces({&upload, 1}, CopyMethod::kernel, stream);
     check("cudaEventRecord", cudaEventRecord(mine.uploaded.event, on(stream)));
     const auto* const first = mine.on_device.template as<kernels::AttentionItem>();
     mine.shape = shape;

@@ -49,6 +49,8 @@ struct Options {
   std::int64_t longest = 2048;
   int samples = 7;
   std::int64_t copy_bytes = std::int64_t{512} << 20;
+  /// Names of tables; all if empty.
+  std::vector<std::string> tables;
 };
 
 double since(Clock::time_point begin) {
@@ -153,13 +155,13 @@ class Probe {
         end_(device.make_event()) {}
 
   void run() {
-    for (const auto& part :
-         {&Probe::first_passes, &Probe::new_sizes, &Probe::layer_waits, &Probe::beside_copies,
-          &Probe::idle_times, &Probe::operations, &Probe::between_decodes, &Probe::copies}) {
+    for (const auto& [name, part] : kTables) {
       if (report_.late()) {
         return;
       }
-      (this->*part)();
+      if (options_.tables.empty() || std::ranges::count(options_.tables, name) > 0) {
+        (this->*part)();
+      }
     }
     if (!report_.late()) {
       report_.end();
@@ -753,7 +755,7 @@ class Probe {
   void layer_waits() {
     open_copy_streams();
     report_.table("layer_waits", "a pass whose layers wait for loads, wall time in microseconds",
-                  {"tokens", "loaded tokens", "pass alone", "copies alone",
+                  {"copies", "tokens", "loaded tokens", "pass alone", "copies alone",
                    "events recorded before", "thread queues copies", "thread waits for copies"});
     const std::int64_t layers = decoder_.shape().layers;
     std::vector<std::unique_ptr<Event>> arrived;
@@ -763,7 +765,10 @@ class Probe {
     for (const std::int64_t n : sizes({37, 137, 411})) {
       const DecoderBatch batch = prompt(n);
       const double alone = later(n).wall;
-      for (const std::int64_t loaded : {loaded_max() / 4, loaded_max()}) {
+      for (const auto& [method, loaded] : {std::pair(CopyMethod::engine, loaded_max() / 4),
+                                           std::pair(CopyMethod::engine, loaded_max()),
+                                           std::pair(CopyMethod::kernel, loaded_max() / 4),
+                                           std::pair(CopyMethod::kernel, loaded_max())}) {
         if (report_.late()) {
           return;
         }
@@ -773,8 +778,13 @@ class Probe {
         Stream& copies = *copy_streams_.front();
         const auto load = [&](std::int64_t layer) {
           // Slots behind those of the pass.
-          device_.copy(pool_.row(layer, pool_.slots() - loaded),
-                       host.data() + (layer * bytes).value, bytes, copies);
+          const CopyPiece piece{.to = pool_.row(layer, pool_.slots() - loaded),
+                                .from = host.data() + (layer * bytes).value,
+                                .bytes = pool_.row_bytes(),
+                                .rows = loaded,
+                                .to_pitch = pool_.row_bytes(),
+                                .from_pitch = pool_.row_bytes()};
+          device_.copy_pieces({&piece, 1}, method, copies);
           device_.record(*arrived[static_cast<std::size_t>(layer)], copies);
         };
         const auto wait = [&](std::int64_t layer) {
@@ -822,11 +832,22 @@ class Probe {
                            {.before_layer = [&](std::int64_t layer) { loader.wait_for(layer); },
                             .after_layer = {}});
         });
-        report_.row({n, loaded, alone * kMicro, copied * kMicro, before * kMicro, queued * kMicro,
+        report_.row({method == CopyMethod::engine ? "engine" : "kernel", n, loaded, alone * kMicro, copied * kMicro, before * kMicro, queued * kMicro,
                      waited * kMicro});
       }
     }
   }
+
+  struct Table {
+    const char* name;
+    void (Probe::*measure)();
+  };
+  /// The important ones come first.
+  static constexpr std::array<Table, 8> kTables{
+      Table{"first_passes", &Probe::first_passes},   Table{"new_sizes", &Probe::new_sizes},
+      Table{"layer_waits", &Probe::layer_waits},     Table{"beside_copies", &Probe::beside_copies},
+      Table{"idle_times", &Probe::idle_times},       Table{"operations", &Probe::operations},
+      Table{"between_decodes", &Probe::between_decodes}, Table{"copies", &Probe::copies}};
 
   const Options& options_;
   Device& device_;
@@ -855,6 +876,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--samples", o.samples, "samples of each time")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
+  app.add_option("--tables", o.tables, "only these tables");
   app.add_option("--copy-bytes", o.copy_bytes, "memory for copies each way, in bytes")
       ->capture_default_str()
       ->check(CLI::Range(std::int64_t{65536}, std::int64_t{1} << 40));

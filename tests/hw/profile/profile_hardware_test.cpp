@@ -79,6 +79,9 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
   add_table(profile, copy_h2d, "pinned",
             {cell({100, 10}, 0.3), cell({400, 10}, 0.1), cell({1000, 10}, 0.05)});
   add_table(profile, copy_d2h, "pinned", {cell({100, 10}, 0.05)});  // 2 kB/s
+  for (ProfileTable& table : profile.tables) {
+    table.method = kCopyEngine;
+  }
   // A GPU cannot access pageable memory.
   add_table(profile, copy_h2d, "pageable", {cell({100, 10}, 1e-6)});
   const auto link = [&](std::int64_t piece) {
@@ -93,24 +96,6 @@ TEST(MeasuredHardware, TakesTheHostLinkFromPiecesOfTheKvsSize) {
   EXPECT_EQ(link(1)["to_device"], "1kB/s");
   EXPECT_EQ(link(500)["to_device"], "16kB/s");
   EXPECT_EQ(measured_hardware(profile)["links"]["pcie"]["to_device"], "16kB/s");
-}
-
-TEST(FastestCopies, AreOfThePiecesNearestInSize) {
-  Profile profile = tiny_profile();
-  using enum OperationId;
-  EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(10)), kCopyEngine);
-  add_table(profile, copy_h2d, "pinned",
-            {cell({1000, 1}, 1e-6), cell({100, 10}, 0.2), cell({4000, 10}, 1)});
-  profile.tables.back().method = kCopyEngine;
-  add_table(profile, copy_h2d, "pinned", {cell({100, 10}, 0.1), cell({4000, 10}, 2)});
-  profile.tables.back().method = kAllProcessors;
-  for (const std::int64_t piece : {1, 10, 60}) {  // 60 is six times 10, 400 nearly seven times 60
-    EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(piece)), kAllProcessors) << piece;
-  }
-  for (const std::int64_t piece : {70, 400, 4000}) {
-    EXPECT_EQ(fastest_copies(profile, copy_h2d, Bytes(piece)), kCopyEngine) << piece;
-  }
-  EXPECT_EQ(fastest_copies(profile, copy_d2h, Bytes(10)), kCopyEngine);
 }
 
 TEST(MeasuredHardware, TakesLatenciesAndOverheadsFromWaitingThreads) {

@@ -369,23 +369,5 @@ TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   }
 }
 
-TEST(DeviceConfigs, CopyByTheFasterMethodOfTheProfile) {
-  const auto device = make_cpu_device(1);
-  RunConfig config = crowded_config(Medium::dram, Medium::ssd);
-  const ServingSetup setup{.config = &config, .device = device.get()};
-  EXPECT_EQ(store_setup(setup, 1).to_hbm, CopyMethod::engine);
-  Profile profile;
-  const std::int64_t piece = kv_bytes_per_token_layer(config.model).value;
-  for (const auto& [method, seconds] : {std::pair{kCopyEngine, 2.0}, {kAllProcessors, 1.0}}) {
-    profile.tables.push_back({.operation = OperationId::copy_d2h,
-                              .variant = "pinned",
-                              .method = method,
-                              .cells = {cell({64 * piece, 64}, seconds)}});
-  }
-  config.hardware.profile = {.name = "made up", .loaded = std::make_shared<Profile>(profile)};
-  EXPECT_EQ(store_setup(setup, 1).to_hbm, CopyMethod::engine);
-  EXPECT_EQ(store_setup(setup, 1).from_hbm, CopyMethod::kernel);
-}
-
 }  // namespace
 }  // namespace kvtier::test

@@ -90,12 +90,9 @@ class SlowCopies final : public ForwardingDevice {
   explicit SlowCopies(Device& host) : ForwardingDevice(host), host_(host) {}
   void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
     constexpr double kLate = 2e-4;
-    methods.push_back(method);
     host_.busy(kLate, stream);
     host_.copy_pieces(pieces, method, stream);
   }
-
-  std::vector<CopyMethod> methods;
 
  private:
   Device& host_;
@@ -115,7 +112,6 @@ class OneEntry {
                    [this](const StorageOptions& options) {
                      return std::make_unique<DisorderlyEngine>(drive, options.queue_depth);
                    },
-               .to_hbm = CopyMethod::kernel,
                .verify = true}),
         stream_(device.make_stream()) {
     drive.bytes.resize(static_cast<std::size_t>((tokens * store.token_bytes()).value));
@@ -194,13 +190,9 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
   ASSERT_EQ(entry.store.reads_layers(), by_layers);
   // More parts than are in flight at a time, and a last one that is not full.
   ASSERT_GT(tokens * entry.store.token_bytes(), Bytes(2 * kRingBytes));
-  device.methods.clear();
   entry.move(Medium::hbm, Medium::dram);
-  EXPECT_EQ(std::ranges::count(device.methods, CopyMethod::kernel), 0);
   entry.move(Medium::dram, Medium::ssd);
-  device.methods.clear();
   entry.move(Medium::ssd, Medium::hbm);
-  EXPECT_GT(std::ranges::count(device.methods, CopyMethod::kernel), 0);
   EXPECT_GE(entry.drive.deepest, 4);
   entry.move(Medium::hbm, Medium::ssd);
   entry.load_by_layers();
