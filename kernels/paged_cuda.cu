@@ -288,8 +288,8 @@ cudaError_t fold_rows(const Rows& rows, cudaStream_t stream) {
 
 cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream) {
   const std::int64_t blocks = (count * kWarp + kCopyThreads - 1) / kCopyThreads;
-  pieces_kernel<<<static_cast<unsigned>(std::min<std::int64_t>(blocks, kCopyBlocks)), kCopyThreads, 0, stream>>>(
-      pieces, count);
+  pieces_kernel<<<static_cast<unsigned>(std::min<std::int64_t>(blocks, kCopyBlocks)), kCopyThreads,
+                  0, stream>>>(pieces, count);
   return cudaGetLastError();
 }
 

@@ -75,7 +75,8 @@ std::optional<double> rate_of_pieces(const Profile& profile, OperationId operati
     return above->second;
   }
   const auto& [size, below] = *std::prev(above);
-  return below * std::pow(above->second / below, log_ratio(piece.value, size) / log_ratio(above->first, size));
+  return below * std::pow(above->second / below,
+                          log_ratio(piece.value, size) / log_ratio(above->first, size));
 }
 
 /// One way of a link or drive. Rates are in bytes per second.

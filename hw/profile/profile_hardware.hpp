@@ -16,8 +16,8 @@ namespace kvtier {
 /// Host link of one GPU: copy_duplex, or one way alone from copy_h2d and copy_d2h. `piece` is the
 /// size in which KV is copied over the link: a few tokens' KV of one layer on one GPU. With it, the
 /// link's rates are at most those of the copy engine in such pieces (copy_h2d, copy_d2h),
-/// interpolated over the logarithm of the size. Latency of its curves: a small copy (call_overhead: transfer, else
-/// event).
+/// interpolated over the logarithm of the size. Latency of its curves: a small copy (call_overhead:
+/// transfer, else event).
 ///
 /// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
 /// the smallest block (drive_read), after idle time if measured. Queue depth 1: the largest block

@@ -393,8 +393,7 @@ void KvStore::note_computed(std::span<const std::int32_t> slots, const MoveLane&
   });
 }
 
-std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to,
-                                          Layers layers) const {
+std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, Layers layers) const {
   /// A loop over tokens or over layers.
   struct Loop {
     std::int64_t count;
@@ -438,8 +437,7 @@ std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to,
   return pieces;
 }
 
-void KvStore::queue_rows(const Place& from, const Place& to, Layers layers,
-                         Stream& stream) const {
+void KvStore::queue_rows(const Place& from, const Place& to, Layers layers, Stream& stream) const {
   device_.copy_pieces(pieces_of(from, to, layers), CopyMethod::engine, stream);
 }
 
@@ -681,9 +679,8 @@ void KvStore::move(const KvMove& move, const MoveLane& lane) {
     queue_layers(move, move.first_layer, move.last_layer, *lane.stream);
     lane.stream->synchronize();
   } else {
-    for (const CopyPiece& piece :
-         pieces_of(rows_in(move.from, move.from_slots), rows_in(move.to, move.to_slots),
-                   {0, shape_.layers})) {
+    for (const CopyPiece& piece : pieces_of(rows_in(move.from, move.from_slots),
+                                            rows_in(move.to, move.to_slots), {0, shape_.layers})) {
       for_each_row(piece, [&piece](void* to, const void* from) {
         std::memcpy(to, from, static_cast<std::size_t>(piece.bytes.value));
       });

@@ -236,6 +236,7 @@ class Curve {
     std::vector<std::unique_ptr<Store>> stores;
     for (const std::int64_t capacity : capacities_) {
       StoreRules rules;
+      rules.hit_cap = HitCap::none;
       rules.pools.push_back(
           {.capacity = capacity,
            .block = options_.block,

@@ -34,7 +34,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       contexts_(requests_.source()),
       loads_alone_(load_wait(config_.system) == LoadWait::request),
       by_priority_(requests_.preempts_by_priority()),
-      found_when_scheduled_(config_.system.blocks->found_from == Publication::scheduling),
+      found_when_scheduled_(config_.system.blocks->publication == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)

@@ -11,6 +11,8 @@
 #include "sim/core/text.hpp"
 #include "sim/policy/routing.hpp"
 #include "sim/serving/read_buffer.hpp"
+#include "sim/serving/store_rules.hpp"
+#include "sim/store/check_rules.hpp"
 
 namespace kvtier {
 namespace {
@@ -161,119 +163,6 @@ void check_paging(const RunConfig& config, Problems& problems) {
   }
 }
 
-/// The tier behind HBM of a system of blocks, if there is one.
-std::optional<TierConfig> tier_behind_hbm(const TiersConfig& tiers) {
-  return !tiers.hbm ? std::nullopt : tiers.dram ? tiers.dram : tiers.cxl ? tiers.cxl : tiers.ssd;
-}
-
-/// Whether it has what leaves HBM, and nothing else.
-bool has_victims_behind(const SystemConfig& system) {
-  const std::optional<TierConfig> behind = tier_behind_hbm(system.tiers);
-  return system.blocks->unit == EvictionUnit::block && behind && !behind->inclusive &&
-         behind->write == WriteMoment::on_evict;
-}
-
-/// Keys of /system/blocks that need others.
-void check_block_reuse(const SystemConfig& system, Problems& problems) {
-  const BlocksConfig& blocks = *system.blocks;
-  const bool is_unified = system.batching == Batching::unified && system.tiers.hbm;
-  const bool victims = has_victims_behind(system);
-  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
-    if (wrong) {
-      problems.add(std::string("/system/blocks/") + key, fmt::format("expected {}", expected));
-    }
-  };
-  refuse(blocks.longest_hit_behind != HitCap::none &&
-             (blocks.unit != EvictionUnit::block || !tier_behind_hbm(system.tiers) || victims),
-         "longest_hit_behind",
-         "prompt, but with a tier behind one of blocks in hbm that keeps its "
-         "blocks when they are found");
-  refuse(blocks.partial_reuse &&
-             (blocks.unit != EvictionUnit::block || !system.tiers.hbm ||
-              blocks.keyless != Keyless::in_order || blocks.duplicates != Duplicates::merged ||
-              (system.tiers.count() > 1 && !victims)),
-         "partial_reuse",
-         "false, but with a tier of blocks in hbm alone, or before one that has what leaves it, "
-         "with keyless in_order and duplicates merged");
-  refuse(victims && blocks.duplicates != Duplicates::merged, "duplicates",
-         "merged before a tier that has what leaves hbm");
-  if (victims && load_wait(system) == LoadWait::request) {
-    // The store gives loaded blocks to the request at once, and others would find them too early.
-    problems.add("/system/load/wait",
-                 "expected batch before a tier that has what leaves hbm: its blocks are found in "
-                 "hbm at once");
-  }
-  refuse(blocks.whole_response && !is_unified, "whole_response",
-         "false, but with batching unified and a tier in hbm");
-  refuse(blocks.delays_duplicates && (!is_unified || blocks.found_from != Publication::computed),
-         "delays_duplicates",
-         "false, but with batching unified, a tier in hbm and found_from computed");
-}
-
-/// Rules of a tier of blocks that stand alone.
-void check_block_tier(const SystemConfig& system, const TierConfig& tier, bool is_first,
-                      bool is_second, const std::string& pointer, Problems& problems) {
-  const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
-  const bool is_block = system.blocks->unit == EvictionUnit::block;
-  const bool victims = has_victims_behind(system);
-  const auto refuse = [&](bool wrong, const char* key, const char* expected) {
-    if (wrong) {
-      problems.add(pointer + "/blocks/" + key, fmt::format("expected {}", expected));
-    }
-  };
-  const bool is_offload = is_second && !victims && blocks.touch == Touch::end;
-  const bool is_third = system.tiers.hbm && !is_first && !is_second;
-  const std::optional<TierConfig> behind = tier_behind_hbm(system.tiers);
-  const bool behind_is_offload =
-      behind && !victims && behind->blocks.value_or(BlockTierConfig{}).touch == Touch::end;
-  refuse(!blocks.retention.empty() && (!is_block || tier.eviction.name != "lru" || is_offload),
-         "retention",
-         "no ranges, but for blocks with lru, and not where uses count at the end behind hbm");
-  std::int64_t end = 0;
-  for (std::size_t i = 0; i < blocks.retention.size(); ++i) {
-    const Retention& range = blocks.retention[i];
-    const bool in_order =
-        range.from.value >= end && end >= 0 && (!range.to || range.to->value > range.from.value);
-    refuse(!in_order, fmt::format("retention/{}", i).c_str(),
-           "a range that begins where the one before ends, or later, and is not empty");
-    end = range.to ? range.to->value : -1;
-  }
-  refuse(blocks.leaves_only && (!is_block || tier.eviction.name == "arc"), "leaves_only",
-         "false, but for blocks without arc");
-  refuse(blocks.relief && !is_block, "relief", "\"none\", but for blocks");
-  refuse(blocks.relief && !blocks.relief->in_background &&
-             (is_first || !system.tiers.hbm || victims || is_offload),
-         "relief/in_background",
-         "true, but behind a tier of blocks in hbm where uses count at the look-up");
-  refuse(blocks.relief && !blocks.relief->in_background && is_third &&
-             (behind_is_offload || tier.write != WriteMoment::on_create || blocks.after_uses),
-         "relief/in_background",
-         "true, but for a tier that is written on_create behind one where uses count at the "
-         "look-up");
-  refuse(victims && is_second && blocks.after_uses, "after_uses",
-         "\"none\" for a tier that has what leaves hbm");
-  refuse(victims && is_second && blocks.touch == Touch::lookup, "touch",
-         "end for a tier that has what leaves hbm: what is found leaves it");
-  refuse(
-      blocks.allocation == Allocation::write &&
-          (!is_block || (system.tiers.hbm ? !is_second || victims || is_offload : !is_first)),
-      "allocation",
-      "per_block, but for blocks in the first tier without one in hbm, or in the tier behind hbm "
-      "where uses count at the look-up");
-  refuse(!blocks.lease_newcomers && blocks.lease.ns == 0, "lease_newcomers",
-         "true without a lease");
-  refuse(
-      blocks.least_priority > 0 && (is_first || tier.write != WriteMoment::on_evict || !is_block),
-      "least_priority", "0, but for blocks that are written when they leave the tier above");
-  refuse(blocks.frequency &&
-             (!is_block || is_first || is_second || !system.tiers.hbm || !tier.inclusive ||
-              tier.write != WriteMoment::on_create || blocks.after_uses),
-         "frequency",
-         "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
-  refuse(blocks.bucket && (!is_block || tier.eviction.name != "fifo" || blocks.round != 1),
-         "bucket", "\"none\", but for blocks with fifo and without a round");
-}
-
 /// A system of blocks uses what a store of them has, and nothing of the others.
 void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const SystemConfig& system = config.system;
@@ -293,108 +182,56 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   }
   const auto refuse = [&](bool wrong, const std::string& pointer, const char* expected) {
     if (wrong) {
-      problems.add(pointer, fmt::format("with /system/blocks expected {}", expected));
+      problems.add(pointer, fmt::format("expected {}", expected));
     }
   };
-  refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier");
-  refuse(system.paging.has_value(), "/system/paging", "\"none\"");
-  refuse(system.sharing != Sharing::none, "/system/sharing", "\"none\": blocks are shared anyway");
-  refuse(system.compression.has_value(), "/system/compression", "\"none\"");
-  refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch", "none");
+  refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier with /system/blocks");
+  refuse(system.paging.has_value(), "/system/paging", "\"none\" with /system/blocks");
+  refuse(system.sharing != Sharing::none, "/system/sharing",
+         "\"none\" with /system/blocks, which are shared anyway");
+  refuse(system.compression.has_value(), "/system/compression", "\"none\" with /system/blocks");
+  refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch", "none with /system/blocks");
   refuse(system.blocks->partial_blocks && generates_names(config.workload),
          "/system/blocks/partial_blocks", "false, but for a trace that names its blocks");
-  const EvictionUnit unit = system.blocks->unit;
-  const bool nodes = unit == EvictionUnit::node;
   refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",
          "false where partial blocks have keys");
-  refuse(nodes && !system.tiers.hbm, "/system/blocks/unit",
-         "block, tail or sequence, since nodes need a tier in hbm");
-  refuse(nodes && system.tiers.count() > 3, "/system/tiers", "at most two behind hbm for nodes");
-  if (nodes && system.tiers.count() == 3 && system.batching == Batching::separate) {
+  if (system.blocks->unit == EvictionUnit::node && system.tiers.count() == 3 &&
+      system.batching == Batching::separate) {
     refuse(system.order.name != "fcfs" && system.order.name != "longest_prefix", "/system/order",
            "fcfs or longest_prefix where requests are passed over while KV is fetched");
   }
-  refuse(has_entries(unit) && system.blocks->duplicates == Duplicates::kept,
-         "/system/blocks/duplicates", "merged for extents and sequences");
-  refuse(has_entries(unit) && system.blocks->keyless == Keyless::in_order, "/system/blocks/keyless",
-         "first for extents and sequences");
-  check_block_reuse(system, problems);
+  const bool is_unified = system.batching == Batching::unified && system.tiers.hbm;
+  refuse(system.blocks->whole_response && !is_unified, "/system/blocks/whole_response",
+         "false, but with batching unified and a tier in hbm");
+  refuse(system.blocks->delays_duplicates &&
+             (!is_unified || system.blocks->publication != Publication::computed),
+         "/system/blocks/delays_duplicates",
+         "false, but with batching unified, a tier in hbm and found_from computed");
   bool first = true;
-  bool behind_second = false;
-  std::optional<Tokens> block;
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     const std::string pointer = std::string("/system/tiers/") + name;
-    const std::string& policy = tier.eviction.name;
     const BlockTierConfig blocks = tier.blocks.value_or(BlockTierConfig{});
-    const bool is_second = system.tiers.hbm && !first && !behind_second;
-    const bool is_storage = nodes && behind_second;
-    const bool is_tree = nodes && !is_storage;
-    if (has_entries(unit)) {
-      const auto* kind = find_policy(registry.eviction, policy);
-      refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, pointer + "/eviction",
-             "a policy that does not know the future");
-      refuse(kind != nullptr && kind->parts_of_entries && unit == EvictionUnit::sequence,
-             pointer + "/eviction", "a policy of whole entries for sequences");
-    } else {
-      refuse((policy != "lru" && policy != "fifo" && policy != "lfu" &&
-              (policy != "arc" || !is_second || blocks.touch == Touch::lookup)) ||
-                 !tier.eviction.parameters.empty(),
-             pointer + "/eviction",
-             is_second ? "lru, fifo, lfu or (with touch end) arc, without parameters; other "
-                         "policies need /system/blocks/unit tail"
-                       : "lru, fifo or lfu, without parameters");
-      refuse(tier.admission.name != kAlwaysAdmitted, pointer + "/admission",
-             "always, but for extents and sequences");
+    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B with /system/blocks");
+    refuse(blocks.bucket && (system.blocks->unit != EvictionUnit::block ||
+                             tier.eviction.name != "fifo" || blocks.pool.round != 1),
+           pointer + "/blocks/bucket", "\"none\", but for blocks with fifo and without a round");
+    if (first) {
+      refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
+             "\"none\" for the fastest tier: nothing is above it");
+      for (const auto& [wrong, key] :
+           {std::pair{blocks.edge.least_priority > 0, "least_priority"},
+            std::pair{blocks.edge.frequency.has_value(), "frequency"},
+            std::pair{blocks.edge.least_load.value > 0, "least_load"},
+            std::pair{blocks.edge.most_in_flight < 1, "most_in_flight"}}) {
+        refuse(wrong, fmt::format("{}/blocks/{}", pointer, key),
+               "its default for the fastest tier: nothing is above it");
+      }
     }
-    refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B");
-    refuse(is_tree && tier.ttl, pointer + "/ttl", "\"none\" for nodes");
-    refuse(is_tree && !first && blocks.lease.ns > 0, pointer + "/blocks/lease", "0s for nodes");
-    refuse(system.tiers.hbm && first && blocks.lease.ns > 0, pointer + "/blocks/lease",
-           "0s in hbm, whose blocks requests need");
-    refuse(is_tree && blocks.round > 1, pointer + "/blocks/round", "1 for nodes");
-    refuse(is_tree && policy == "fifo", pointer + "/eviction", "lru or lfu for nodes");
-    refuse(is_tree && is_second && policy != system.tiers.hbm->eviction.name, pointer + "/eviction",
-           "that of hbm for nodes");
-    refuse(nodes && !first && !blocks.promotes, pointer + "/blocks/promotes", "true for nodes");
-    refuse(is_storage && tier.write != WriteMoment::on_create, pointer + "/write",
-           "on_create for the storage behind nodes");
-    refuse(is_storage && blocks.after_uses, pointer + "/blocks/after_uses",
-           "\"none\" for the storage behind nodes");
-    refuse(is_storage && !tier.inclusive, pointer + "/inclusive",
-           "true for the storage behind nodes");
-    refuse(blocks.least_load.value > 0 && (!nodes || first), pointer + "/blocks/least_load",
-           "0, but behind nodes");
-    refuse(blocks.most_in_flight < 1 && !is_storage, pointer + "/blocks/most_in_flight",
-           "1, but for the storage behind nodes");
-    refuse(system.tiers.hbm && first && !has_entries(unit) && blocks.touch == Touch::lookup,
-           pointer + "/blocks/touch", "end: running requests hold what they find");
-    check_block_tier(system, tier, first, is_second, pointer, problems);
-    const bool victims = has_victims_behind(system);
-    refuse(victims && behind_second, "/system/tiers",
-           "one tier behind hbm that has what leaves it");
-    refuse(victims && is_second && (tier.block_size != *block || !blocks.promotes),
-           pointer + "/block_size",
-           "that of hbm, and promotes, for a tier that has what leaves it");
-    if (is_second && !has_entries(unit) && !victims) {
-      refuse(tier.write != WriteMoment::on_create && !nodes, pointer + "/write",
-             "on_create behind a tier of blocks in hbm");
-      refuse(!tier.inclusive, pointer + "/inclusive", "true behind a tier of blocks in hbm");
-      refuse(blocks.after_uses && blocks.touch == Touch::lookup, pointer + "/blocks/after_uses",
-             "\"none\" where look-ups are uses");
-    }
-    if (is_second && unit == EvictionUnit::block) {
-      refuse(tier.block_size.value % block->value != 0, pointer + "/block_size",
-             "a multiple of that of hbm");
-    } else {
-      refuse(tier.block_size != block.value_or(tier.block_size), pointer + "/block_size",
-             behind_second ? "that of the tier above" : "that of the fastest tier");
-    }
-    behind_second = behind_second || is_second;
-    block = tier.block_size;
-    refuse(first && tier.blocks && tier.blocks->after_uses, pointer + "/blocks/after_uses",
-           "\"none\" for the fastest tier: nothing is above it");
     first = false;
   });
+  if (system.tiers.count() > 0) {
+    check_rules(rules_of(config), registry, problems);
+  }
 }
 
 /// Returns whether the router is told which blocks instances store; true for one with problems.

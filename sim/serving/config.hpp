@@ -177,19 +177,11 @@ void describe(V& v, StorageFetchConfig& c) {
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
 /// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
 /// requests run, with batching unified or, for nodes, separate.
-struct BlocksConfig {
+struct BlocksConfig : SharingRules {
   EvictionUnit unit = EvictionUnit::block;
-  HitCap longest_hit = HitCap::last_token;
-  HitCap longest_hit_behind = HitCap::none;
-  bool partial_reuse = false;
-  Publication found_from = Publication::end;
-  Duplicates duplicates = Duplicates::merged;
-  Keyless keyless = Keyless::first;
   bool partial_blocks = false;
   bool responses = true;
   std::optional<Tokens> chunk;
-  bool whole_need = false;
-  bool one_block_more = false;
   bool whole_response = false;
   bool delays_duplicates = false;
   ResponseRoomConfig response_room;
@@ -202,22 +194,7 @@ void describe(V& v, BlocksConfig& c) {
           "the tail of an extent, which is what came into the tier together or was used "
           "together since; or the whole of a sequence. Of extents and sequences any eviction "
           "policy chooses.");
-  v.field("longest_hit", c.longest_hit,
-          "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
-          "computes anyway.");
-  v.field("longest_hit_behind", c.longest_hit_behind,
-          "The same for what tiers behind one of blocks in HBM have.");
-  v.field("partial_reuse", c.partial_reuse,
-          "Behind the whole blocks that are found, a prompt reuses the first tokens of one more "
-          "block. Last blocks that are not full are found, too.");
-  v.field("found_from", c.found_from,
-          "From when on other requests find a request's blocks: its scheduling, the end of its "
-          "prefill (computed), or its end.");
-  v.field("duplicates", c.duplicates,
-          "Blocks that a request computed although they are there: kept beside them or merged.");
-  v.field("keyless", c.keyless,
-          "When blocks without a key (a partial last one) are taken for new ones: first, or in the "
-          "order of eviction like others.");
+  describe(v, static_cast<SharingRules&>(c));
   v.field("partial_blocks", c.partial_blocks,
           "Whether the last block of a prompt that a trace names has a key although it is not full "
           "(Mooncake's).");
@@ -227,10 +204,6 @@ void describe(V& v, BlocksConfig& c) {
       "Tokens of a prompt that one step computes; behind each step KV is found, where it is from "
       "computed on, and written to the tier behind HBM. \"none\": the whole prompt.",
       at_least(1));
-  v.field("whole_need", c.whole_need,
-          "Of nodes: room that is asked for is the whole need, not what is short of it.");
-  v.field("one_block_more", c.one_block_more,
-          "Of nodes with blocks of several tokens: room for one block more is asked for.");
   v.field("whole_response", c.whole_response,
           "With batching unified: a request is admitted when there is room for its whole response, "
           "beside those of the requests that run. Lengths are those of /system/length_prediction.");

@@ -26,7 +26,7 @@ Bytes installed(const RunConfig& config, const std::string& name) {
 /// Blocks that leave at once: those of a bucket, as many as fit in one.
 std::int64_t round_of(const BlockTierConfig& blocks, Tokens block, Bytes bytes_per_token) {
   if (!blocks.bucket) {
-    return blocks.round;
+    return blocks.pool.round;
   }
   const std::int64_t fit = blocks.bucket->size.value / (bytes_per_token * block.value).value;
   return std::max<std::int64_t>(1, std::min(fit, blocks.bucket->blocks));
@@ -82,80 +82,66 @@ StoreFacts store_facts(const RunConfig& config) {
   return facts;
 }
 
-StoreRules store_rules(const RunConfig& config) {
+StoreRules rules_of(const RunConfig& config) {
   const BlocksConfig& blocks = *config.system.blocks;
-  StoreRules rules;
-  rules.bytes_per_token = kv_bytes_per_token(config.model);
-  rules.hit_cap = blocks.longest_hit;
-  rules.hit_cap_behind = blocks.longest_hit_behind;
-  rules.partial_reuse = blocks.partial_reuse;
-  rules.publication = blocks.found_from;
-  rules.duplicates = blocks.duplicates;
-  rules.keyless = blocks.keyless;
+  StoreRules rules{static_cast<const SharingRules&>(blocks)};
   rules.requests_in_first = config.system.tiers.hbm.has_value();
   rules.loads_alone = load_wait(config.system) == LoadWait::request;
-  Problems problems;
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
     const BlockTierConfig of_blocks = tier.blocks.value_or(BlockTierConfig{});
-    const KvSize size = of_blocks.capacity.value_or(
-        KvSize{KvSize::Unit::bytes, of_blocks.capacity ? 0 : installed(config, name).value});
-    PoolRules pool{.name = name,
-                   .capacity = blocks_of(size, tier.block_size, kv_bytes_per_token(config.model)),
-                   .block = tier.block_size,
-                   .unit = blocks.unit,
-                   .eviction = tier.eviction.name,
-                   .eviction_parameters = tier.eviction.parameters,
-                   .retention = of_blocks.retention,
-                   .leaves_only = of_blocks.leaves_only,
-                   .relief = of_blocks.relief,
-                   .admission = tier.admission.name,
-                   .admission_parameters = tier.admission.parameters,
-                   .ttl = tier.ttl,
-                   .lease = of_blocks.lease,
-                   .lease_newcomers = of_blocks.lease_newcomers,
-                   .round = round_of(of_blocks, tier.block_size, rules.bytes_per_token),
-                   .shared = is_shared(config, name),
-                   .insertion = of_blocks.insertion,
-                   .touch = of_blocks.touch,
-                   .allocation = of_blocks.allocation,
-                   .whole_need = blocks.whole_need,
-                   .one_block_more = blocks.one_block_more};
-    if (pool.shared) {
-      const std::optional<KvSize>& own = config.cluster.shared->capacity;
-      pool.capacity = own ? blocks_of(*own, tier.block_size, rules.bytes_per_token)
-                          : pool.capacity * config.cluster.instances;
-    }
-    if (has_entries(pool.unit)) {
-      pool.facts = tier_facts(store_facts(config), medium_of(name));
-    }
-    if (pool.capacity == 0) {
-      const bool of_cluster = pool.shared && config.cluster.shared->capacity;
-      problems.add(
-          of_cluster ? std::string("/cluster/shared/capacity")
-                     : std::string("/system/tiers/") + name + "/blocks/capacity",
-          fmt::format("expected at least one block of {}, got {}", format_quantity(tier.block_size),
-                      format_kv_size(of_cluster ? *config.cluster.shared->capacity : size)));
-    }
-    if (!rules.pools.empty()) {
-      rules.edges.push_back(
-          {.write = of_blocks.after_uses                   ? Write::after_uses
-                    : tier.write == WriteMoment::on_create ? Write::with_compute
-                                                           : Write::on_eviction,
-           .uses = of_blocks.after_uses.value_or(2),
-           .frequency = of_blocks.frequency,
-           .least_priority = of_blocks.least_priority,
-           .exclusive = !tier.inclusive,
-           .no_room = of_blocks.no_room,
-           .promotes = of_blocks.promotes,
-           .prompts_only = of_blocks.prompts_only && blocks.unit != EvictionUnit::node,
-           .least_load = of_blocks.least_load,
-           .most_in_flight = of_blocks.most_in_flight});
-    }
+    PoolRules pool = of_blocks.pool;
+    pool.name = name;
+    pool.block = tier.block_size;
+    pool.unit = blocks.unit;
+    pool.eviction = tier.eviction.name;
+    pool.eviction_parameters = tier.eviction.parameters;
+    pool.admission = tier.admission.name;
+    pool.admission_parameters = tier.admission.parameters;
+    pool.ttl = tier.ttl;
+    pool.shared = is_shared(config, name);
     if (pool.unit == EvictionUnit::node && rules.pools.size() == 2) {
       // Storage keeps the pages of nodes, each by itself.
       pool.unit = EvictionUnit::block;
     }
+    if (!rules.pools.empty()) {
+      EdgeRules edge = of_blocks.edge;
+      edge.write = of_blocks.after_uses                   ? Write::after_uses
+                   : tier.write == WriteMoment::on_create ? Write::with_compute
+                                                          : Write::on_eviction;
+      edge.uses = of_blocks.after_uses.value_or(edge.uses);
+      edge.exclusive = !tier.inclusive;
+      edge.prompts_only = edge.prompts_only && blocks.unit != EvictionUnit::node;
+      rules.edges.push_back(edge);
+    }
     rules.pools.push_back(pool);
+  });
+  return rules;
+}
+
+StoreRules store_rules(const RunConfig& config) {
+  StoreRules rules = rules_of(config);
+  rules.bytes_per_token = kv_bytes_per_token(config.model);
+  Problems problems;
+  std::size_t i = 0;
+  for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
+    PoolRules& pool = rules.pools[i++];
+    const BlockTierConfig of_blocks = tier.blocks.value_or(BlockTierConfig{});
+    const KvSize size = of_blocks.capacity.value_or(
+        KvSize{KvSize::Unit::bytes, of_blocks.capacity ? 0 : installed(config, name).value});
+    const std::optional<KvSize> own =
+        pool.shared ? config.cluster.shared->capacity : std::optional<KvSize>{};
+    pool.capacity = blocks_of(own.value_or(size), pool.block, rules.bytes_per_token) *
+                    (pool.shared && !own ? config.cluster.instances : 1);
+    pool.round = round_of(of_blocks, pool.block, rules.bytes_per_token);
+    if (has_entries(pool.unit)) {
+      pool.facts = tier_facts(store_facts(config), medium_of(name));
+    }
+    if (pool.capacity == 0) {
+      problems.add(own ? std::string("/cluster/shared/capacity")
+                       : fmt::format("/system/tiers/{}/blocks/capacity", name),
+                   fmt::format("expected at least one block of {}, got {}",
+                               format_quantity(pool.block), format_kv_size(own.value_or(size))));
+    }
   });
   problems.throw_if_any();
   return rules;

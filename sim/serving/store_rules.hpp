@@ -12,8 +12,10 @@ namespace kvtier {
 /// The facts about a run that the store of its sessions needs. The config outlives them.
 [[nodiscard]] StoreFacts store_facts(const RunConfig& config);
 
-/// The rules of a system of blocks (SystemConfig::blocks). Throws ConfigError for a tier without
-/// room for a block.
+/// The rules that the keys of a system of blocks (SystemConfig::blocks) set, without capacities.
+[[nodiscard]] StoreRules rules_of(const RunConfig& config);
+
+/// The rules of a system of blocks. Throws ConfigError for a tier without room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);
 
 /// The same where writes take time: for timed runs.

@@ -10,11 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "sim/core/config.hpp"
 #include "sim/core/units.hpp"
 #include "sim/policy/policy.hpp"
 
 /// The rules of a KV store as data: an engine is a set of these values. "Block" is the pool's unit
-/// of memory (a page in SGLang, a chunk in LMCache).
+/// of memory (a page in SGLang, a chunk in LMCache). A rule that configs set is described here,
+/// beside its declaration, and check_rules() says which rules need others.
 namespace kvtier {
 
 enum class EvictionUnit : std::uint8_t {
@@ -110,6 +112,17 @@ struct Retention {
   std::optional<Tokens> to{};
   std::int64_t priority = kDefaultPriority;
 };
+template <class V>
+void describe(V& v, Retention& c) {
+  v.field("from", c.from, "First token of the range, counted from the start of a context.",
+          non_negative());
+  v.field("to", c.to, "End of the range; \"none\": that of the context.",
+          or_word("none", at_least(1)));
+  v.field("priority", c.priority,
+          "Priority of the blocks that begin in the range: 0 leaves first, 100 last. Other blocks "
+          "have 35.",
+          required(between(0, 100)));
+}
 
 /// Room that is made before a pool is full.
 struct Relief {
@@ -120,6 +133,17 @@ struct Relief {
   /// Whenever time goes on, and after a write without room; else before each write (FlexKV).
   bool in_background = false;
 };
+template <class V>
+void describe(V& v, Relief& c) {
+  v.field("from", c.from, "Share of the capacity in use from which on blocks leave.",
+          required(between(0, 1)));
+  v.field("share", c.share,
+          "Share that leaves at least: of the capacity, or in the background of the blocks.",
+          required(between(0, 1)));
+  v.field("in_background", c.in_background,
+          "When they leave: whenever an iteration begins, and after a write that found no room; or "
+          "before a request's write to the tier.");
+}
 
 struct PoolRules {
   std::string name = "hbm";
@@ -163,11 +187,33 @@ struct PoolRules {
   /// Allocation::write only for blocks, in the first pool without requests_in_first, and in a cache
   /// of its own behind it. Blocks behind the last one that has room are not written.
   Allocation allocation = Allocation::block;
-  /// Only for nodes. If room asked for exceeds what is free, so much is evicted, not the shortfall.
-  bool whole_need = false;
-  /// Only for nodes with blocks of more than one token: room for one block more is asked for.
-  bool one_block_more = false;
 };
+/// The rules that the keys of a tier's blocks set.
+template <class V>
+void describe(V& v, PoolRules& c) {
+  v.field("insertion", c.insertion,
+          "Which end of a request's blocks comes into the order of eviction first, and so leaves "
+          "first.");
+  v.field("touch", c.touch,
+          "When a use counts for the order of eviction: at the request's look-up or at its end.");
+  v.field(
+      "allocation", c.allocation,
+      "When a request's write takes memory for its blocks: block by block, so that one may evict "
+      "another one of the same write; or for all of them, those that are here too, before the "
+      "first one comes in.");
+  v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
+          non_negative());
+  v.field("lease_newcomers", c.lease_newcomers,
+          "Whether coming in is a use from which the lease counts; if not, uses alone are.");
+  v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
+  v.field("retention", c.retention,
+          "Priorities of blocks by their place in a context. Blocks of the lowest priority leave "
+          "first, and of equal ones the least recently used. Ranges are in order.");
+  v.field("leaves_only", c.leaves_only,
+          "A block leaves after all that follow it in any context, of those that may leave.");
+  v.field("relief", c.relief, "Blocks leave before the tier is full; \"none\": when it is.",
+          or_word("none"));
+}
 
 /// When KV is written to the next pool.
 enum class Write : std::uint8_t {
@@ -197,6 +243,16 @@ struct FrequencyFilter {
   SimDuration forget_every{std::int64_t{600} * 1'000'000'000};
   std::int64_t entries = 1'000'000;
 };
+template <class V>
+void describe(V& v, FrequencyFilter& c) {
+  v.field("least", c.least,
+          "A block is written here when its count is so high. The count is 1 when it comes into "
+          "the tier above for the first time, and doubles each time that it comes there again.",
+          at_least(1));
+  v.field("forget_every", c.forget_every, "Time after which all counts fall by 1.", positive());
+  v.field("entries", c.entries, "Blocks that are counted; if there are more, all counts fall by 1.",
+          at_least(1));
+}
 
 /// The edge from a pool to the next slower one.
 struct EdgeRules {
@@ -234,8 +290,75 @@ struct EdgeRules {
   /// pool's capacity, or more.
   double most_in_flight = 1;
 };
+/// The rules that the keys of the lower tier's blocks set.
+template <class V>
+void describe(V& v, EdgeRules& c) {
+  v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
+  v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
+  v.field("prompts_only", c.prompts_only,
+          "Of blocks, behind a tier in HBM: the KV of responses is not written here. A tier that "
+          "has what leaves HBM takes it in any case.");
+  v.field("least_load", c.least_load,
+          "Behind nodes: fewer tokens than this are computed rather than loaded or fetched from "
+          "here.",
+          non_negative());
+  v.field("most_in_flight", c.most_in_flight,
+          "For storage behind nodes: no fetch starts while those in flight look for this share of "
+          "the tier above.",
+          between(0, 1));
+  v.field("least_priority", c.least_priority,
+          "With write on_evict: blocks of a lower priority in the tier above are dropped.",
+          between(0, 100));
+  v.field("frequency", c.frequency,
+          "Behind two tiers: which blocks that come into the tier above are written here; "
+          "\"none\": all.",
+          or_word("none"));
+}
 
-struct StoreRules {
+/// Rules of all pools together that configs set.
+struct SharingRules {
+  HitCap hit_cap = HitCap::last_token;
+  /// The same for what is found in pools behind that are an engine's own.
+  HitCap hit_cap_behind = HitCap::none;
+  /// Only for blocks with requests_in_first, in one pool or before an exclusive edge, keyless
+  /// in_order and duplicates merged: behind the whole blocks that are found, the first tokens of
+  /// one more block of the first pool are reused. Last blocks that are not full are found by their
+  /// tokens. A block that is free, and that nothing follows, becomes the request's; else its tokens
+  /// are copied.
+  bool partial_reuse = false;
+  Publication publication = Publication::end;
+  Duplicates duplicates = Duplicates::merged;
+  Keyless keyless = Keyless::first;
+  /// Only for nodes. If room asked for exceeds what is free, so much is evicted, not the shortfall.
+  bool whole_need = false;
+  /// Only for nodes with blocks of more than one token: room for one block more is asked for.
+  bool one_block_more = false;
+};
+template <class V>
+void describe(V& v, SharingRules& c) {
+  v.field("longest_hit", c.hit_cap,
+          "What of a prompt can be found: the prompt, or all_but_last_token, which an engine "
+          "computes anyway.");
+  v.field("longest_hit_behind", c.hit_cap_behind,
+          "The same for what tiers behind one of blocks in HBM have.");
+  v.field("partial_reuse", c.partial_reuse,
+          "Behind the whole blocks that are found, a prompt reuses the first tokens of one more "
+          "block. Last blocks that are not full are found, too.");
+  v.field("found_from", c.publication,
+          "From when on other requests find a request's blocks: its scheduling, the end of its "
+          "prefill (computed), or its end.");
+  v.field("duplicates", c.duplicates,
+          "Blocks that a request computed although they are there: kept beside them or merged.");
+  v.field("keyless", c.keyless,
+          "When blocks without a key (a partial last one) are taken for new ones: first, or in the "
+          "order of eviction like others.");
+  v.field("whole_need", c.whole_need,
+          "Of nodes: room that is asked for is the whole need, not what is short of it.");
+  v.field("one_block_more", c.one_block_more,
+          "Of nodes with blocks of several tokens: room for one block more is asked for.");
+}
+
+struct StoreRules : SharingRules {
   /// All layers of the model together; policies of entries see bytes.
   Bytes bytes_per_token{1};
   /// The fastest first. All have the same size of blocks, but for the pools behind
@@ -258,18 +381,6 @@ struct StoreRules {
   /// A request waits for its own loads while others run: what it loads is found in the first pool
   /// when it is there. Without, its next step waits, and others find it at once.
   bool loads_alone = true;
-  HitCap hit_cap = HitCap::none;
-  /// The same for what is found in pools behind that are an engine's own.
-  HitCap hit_cap_behind = HitCap::none;
-  /// Only for blocks with requests_in_first, in one pool or before an exclusive edge, keyless
-  /// in_order and duplicates merged: behind the whole blocks that are found, the first tokens of
-  /// one more block of the first pool are reused. Last blocks that are not full are found by their
-  /// tokens. A block that is free, and that nothing follows, becomes the request's; else its tokens
-  /// are copied.
-  bool partial_reuse = false;
-  Publication publication = Publication::end;
-  Duplicates duplicates = Duplicates::merged;
-  Keyless keyless = Keyless::first;
 };
 
 /// Whether the second pool has what the first one, in which requests run, evicts.

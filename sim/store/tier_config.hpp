@@ -51,38 +51,6 @@ constexpr auto enum_names(SaveMode) {
 inline constexpr const char* kAlwaysAdmitted = "always";
 inline constexpr const char* kNoPrefetch = "none";
 
-template <class V>
-void describe(V& v, Retention& c) {
-  v.field("from", c.from, "First token of the range, counted from the start of a context.",
-          non_negative());
-  v.field("to", c.to, "End of the range; \"none\": that of the context.",
-          or_word("none", at_least(1)));
-  v.field("priority", c.priority,
-          "Priority of the blocks that begin in the range: 0 leaves first, 100 last. Other blocks "
-          "have 35.",
-          required(between(0, 100)));
-}
-template <class V>
-void describe(V& v, Relief& c) {
-  v.field("from", c.from, "Share of the capacity in use from which on blocks leave.",
-          required(between(0, 1)));
-  v.field("share", c.share,
-          "Share that leaves at least: of the capacity, or in the background of the blocks.",
-          required(between(0, 1)));
-  v.field("in_background", c.in_background,
-          "When they leave: whenever an iteration begins, and after a write that found no room; or "
-          "before a request's write to the tier.");
-}
-template <class V>
-void describe(V& v, FrequencyFilter& c) {
-  v.field("least", c.least,
-          "A block is written here when its count is so high. The count is 1 when it comes into "
-          "the tier above for the first time, and doubles each time that it comes there again.",
-          at_least(1));
-  v.field("forget_every", c.forget_every, "Time after which all counts fall by 1.", positive());
-  v.field("entries", c.entries, "Blocks that are counted; if there are more, all counts fall by 1.",
-          at_least(1));
-}
 /// Files that drives keep blocks in: one leaves as a whole.
 struct BucketConfig {
   Bytes size{std::int64_t{256} << 20};
@@ -97,23 +65,9 @@ void describe(V& v, BucketConfig& c) {
 /// A tier of a system that keeps blocks (SystemConfig::blocks), and the edge from the tier above.
 struct BlockTierConfig {
   std::optional<KvSize> capacity;
-  End insertion = End::tail;
-  Touch touch = Touch::end;
-  Allocation allocation = Allocation::block;
-  std::optional<std::int64_t> after_uses;
-  NoRoom no_room = NoRoom::evict;
-  bool promotes = true;
-  bool prompts_only = true;
-  SimDuration lease{0};
-  std::int64_t round = 1;
-  Tokens least_load{0};
-  double most_in_flight = 1;
-  bool lease_newcomers = true;
-  std::vector<Retention> retention{};
-  std::int64_t least_priority = 0;
-  bool leaves_only = false;
-  std::optional<Relief> relief{};
-  std::optional<FrequencyFilter> frequency{};
+  PoolRules pool{};
+  EdgeRules edge{};
+  std::optional<std::int64_t> after_uses{};
   std::optional<BucketConfig> bucket{};
 };
 template <class V>
@@ -122,53 +76,13 @@ void describe(V& v, BlockTierConfig& c) {
           "Size of the tier in bytes, tokens (5Mitokens) or blocks (1000blocks); \"installed\": "
           "what the hardware has.",
           or_word("installed"));
-  v.field("insertion", c.insertion,
-          "Which end of a request's blocks comes into the order of eviction first, and so leaves "
-          "first.");
-  v.field("touch", c.touch,
-          "When a use counts for the order of eviction: at the request's look-up or at its end.");
-  v.field(
-      "allocation", c.allocation,
-      "When a request's write takes memory for its blocks: block by block, so that one may evict "
-      "another one of the same write; or for all of them, those that are here too, before the "
-      "first one comes in.");
+  describe(v, c.pool);
   v.field(
       "after_uses", c.after_uses,
       "A block is written here when it is used in the tier above for the n-th time, where coming "
       "in is the first use; \"none\": as write says.",
       at_least(1));
-  v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
-  v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
-  v.field("prompts_only", c.prompts_only,
-          "Of blocks, behind a tier in HBM: the KV of responses is not written here. A tier that "
-          "has what leaves HBM takes it in any case.");
-  v.field("lease", c.lease, "KV does not make room for other within this time of its last use.",
-          non_negative());
-  v.field("round", c.round, "An eviction frees at least so many blocks.", at_least(1));
-  v.field("least_load", c.least_load,
-          "Behind nodes: fewer tokens than this are computed rather than loaded or fetched from "
-          "here.",
-          non_negative());
-  v.field("most_in_flight", c.most_in_flight,
-          "For storage behind nodes: no fetch starts while those in flight look for this share of "
-          "the tier above.",
-          between(0, 1));
-  v.field("lease_newcomers", c.lease_newcomers,
-          "Whether coming in is a use from which the lease counts; if not, uses alone are.");
-  v.field("retention", c.retention,
-          "Priorities of blocks by their place in a context. Blocks of the lowest priority leave "
-          "first, and of equal ones the least recently used. Ranges are in order.");
-  v.field("least_priority", c.least_priority,
-          "With write on_evict: blocks of a lower priority in the tier above are dropped.",
-          between(0, 100));
-  v.field("leaves_only", c.leaves_only,
-          "A block leaves after all that follow it in any context, of those that may leave.");
-  v.field("relief", c.relief, "Blocks leave before the tier is full; \"none\": when it is.",
-          or_word("none"));
-  v.field("frequency", c.frequency,
-          "Behind two tiers: which blocks that come into the tier above are written here; "
-          "\"none\": all.",
-          or_word("none"));
+  describe(v, c.edge);
   v.field("bucket", c.bucket,
           "With fifo: blocks are kept in files, of which the oldest leaves as a whole; \"none\": "
           "as round says.",

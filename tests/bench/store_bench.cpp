@@ -126,6 +126,7 @@ BENCHMARK(BM_BlockList)->Arg(512)->Arg(16)->Unit(benchmark::kMillisecond);
 void BM_ExtentStore(benchmark::State& state) {
   const HashTrace& trace = conversation();
   StoreRules rules;
+  rules.hit_cap = HitCap::none;
   rules.pools = {{.capacity = kCapacityTokens / state.range(0), .block = Tokens(state.range(0))}};
   std::int64_t hits = 0;
   for (auto _ : state) {

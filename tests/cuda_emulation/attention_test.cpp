@@ -118,8 +118,8 @@ TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {
 }
 
 // One request on one KV head: 5,000 keys in parts of 256, padded to the 1,056 shares of 132
-// multiprocessors and one for the request, and one for each of the 8 rows to merge. One block uploads
-// the plan.
+// multiprocessors and one for the request, and one for each of the 8 rows to merge. One block
+// uploads the plan.
 TEST(Attention, PadsDecodesToANumberThatContextsDoNotChange) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   const auto device = module.open(0, ElementType::float16);

@@ -371,7 +371,8 @@ class CudaDevice final : public Device {
     auto* const prefill = std::ranges::copy(planned.decode, decode).out;
     auto* const end = std::ranges::copy(planned.prefill, prefill).out;
     std::ranges::copy(planned.merges, reinterpret_cast<kernels::AttentionMerge*>(end));
-    const CopyPiece upload{.to = mine.on_device.data(), .from = mine.on_host.data(), .bytes = lists};
+    const CopyPiece upload{
+        .to = mine.on_device.data(), .from = mine.on_host.data(), .bytes = lists};
     copy_pieces({&upload, 1}, CopyMethod::kernel, stream);
     check("cudaEventRecord", cudaEventRecord(mine.uploaded.event, on(stream)));
     const auto* const first = mine.on_device.template as<kernels::AttentionItem>();

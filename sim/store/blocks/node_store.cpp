@@ -697,7 +697,7 @@ class NodeStore final : public Store {
     const std::int64_t more = context.tokens.value - now;
     if (more > 0) {
       const std::int64_t blocks = blocks_up(context.tokens) - blocks_up(request.context.tokens);
-      const std::int64_t demand = more + (pool_.one_block_more && block() > 1 ? block() : 0);
+      const std::int64_t demand = more + (rules_.one_block_more && block() > 1 ? block() : 0);
       const std::int64_t free = (pool_.capacity - used_) * block();
       if (blocks > pool_.capacity - used_ + evictable_) {
         return false;
@@ -717,7 +717,7 @@ class NodeStore final : public Store {
     if (demand <= free) {
       return;
     }
-    std::int64_t tokens = pool_.whole_need ? demand : demand - free;
+    std::int64_t tokens = rules_.whole_need ? demand : demand - free;
     std::vector<std::uint32_t> stay;
     while (tokens > 0) {
       const std::uint32_t at = victim();
@@ -851,7 +851,7 @@ class NodeStore final : public Store {
   /// Whether so many blocks may come into the second pool now.
   bool make_host_room(std::int64_t blocks) {
     if (blocks > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
-      evict_from_host(rules_.pools[1].whole_need ? blocks : blocks - host_free());
+      evict_from_host(rules_.whole_need ? blocks : blocks - host_free());
     }
     return blocks <= host_free();
   }

@@ -1904,7 +1904,7 @@ class ReferenceNodes final : public Store {
         blocks_up(context.tokens, pool_.block) - blocks_up(request.context.tokens, pool_.block);
     const std::int64_t more = context.tokens.value - request.context.tokens.value;
     if (more > 0) {
-      const bool paged = pool_.one_block_more && pool_.block.value > 1;
+      const bool paged = rules_.one_block_more && pool_.block.value > 1;
       if (blocks > free_blocks().available) {
         return false;
       }
@@ -1919,7 +1919,7 @@ class ReferenceNodes final : public Store {
   }
   void make_room(std::int64_t demand) {
     const std::int64_t free = (pool_.capacity - used_) * pool_.block.value;
-    std::int64_t tokens = demand <= free ? 0 : pool_.whole_need ? demand : demand - free;
+    std::int64_t tokens = demand <= free ? 0 : rules_.whole_need ? demand : demand - free;
     std::set<const TreeNode*> stay;
     while (tokens > 0) {
       const TreeNode* next = nullptr;
@@ -1982,7 +1982,7 @@ class ReferenceNodes final : public Store {
   }
   bool take_host_room(const TreeNode& node) {
     if (node.size() > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
-      evict_from_host(rules_.pools[1].whole_need ? node.size() : node.size() - host_free());
+      evict_from_host(rules_.whole_need ? node.size() : node.size() - host_free());
     }
     const bool fits = node.size() <= host_free();
     (fits ? counters_[1].inserted : counters_[1].skipped) += node.size();

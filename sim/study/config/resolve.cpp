@@ -274,8 +274,8 @@ ModelConfig read_model(const Json& json, const std::string& pointer, Problems& p
 }
 
 /// The size in which KV is copied: a chunk of 32 tokens of one layer on one of `gpus`. That is the
-/// unit of Pensieve (arXiv 2312.05516), section 4.2, and of CaR; runs of whole entries are longer. nullopt if the model
-/// cannot be read; its errors are reported elsewhere.
+/// unit of Pensieve (arXiv 2312.05516), section 4.2, and of CaR; runs of whole entries are longer.
+/// nullopt if the model cannot be read; its errors are reported elsewhere.
 std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
   const auto found = root.find("model");
   if (found == root.end() || !found->is_object()) {
@@ -284,9 +284,9 @@ std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
   constexpr std::int64_t kCopiedTokens = 32;
   Problems problems;
   const ModelConfig model = read_model(*found, "/model", problems);
-  return problems.empty()
-             ? std::optional(std::max(Bytes(1), kCopiedTokens * kv_bytes_per_token_layer(model) / gpus))
-             : std::nullopt;
+  return problems.empty() ? std::optional(std::max(
+                                Bytes(1), kCopiedTokens * kv_bytes_per_token_layer(model) / gpus))
+                          : std::nullopt;
 }
 
 /// The number of GPUs after the overrides. 1 if it cannot be read; its errors are reported

@@ -113,6 +113,7 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
     return store_rules(preset_config(kind, tokens, kind.cpu, trace, presets));
   }
   StoreRules rules;
+  rules.hit_cap = HitCap::none;
   PoolRules pool{
       .capacity = tokens / kind.block.value, .block = kind.block, .eviction = kind.eviction};
   if (kind.engine == OracleEngine::lmcache) {
@@ -124,8 +125,8 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
     rules.hit_cap = HitCap::last_token;
     rules.publication = Publication::computed;
     pool.unit = EvictionUnit::node;
-    pool.one_block_more = true;
-    pool.whole_need = kind.engine == OracleEngine::sglang_0510;
+    rules.one_block_more = true;
+    rules.whole_need = kind.engine == OracleEngine::sglang_0510;
   }
   rules.pools = {pool};
   if (kind.engine == OracleEngine::sglang_0510 && kind.cpu > 0) {

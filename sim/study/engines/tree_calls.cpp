@@ -24,13 +24,14 @@ StoreRules tree_rules(const Json& system) {
   };
   StoreRules rules;
   rules.requests_in_first = true;
+  rules.hit_cap = HitCap::none;
+  rules.whole_need = system.value("whole_need", false);
   rules.publication = Publication::computed;
   rules.pools = {{.name = "gpu",
                   .capacity = blocks("gpu_tokens"),
                   .block = page,
                   .unit = EvictionUnit::node,
-                  .eviction = system.value("eviction", "lru"),
-                  .whole_need = system.value("whole_need", false)}};
+                  .eviction = system.value("eviction", "lru")}};
   if (blocks("host_tokens") > 0) {
     rules.pools.push_back(rules.pools.front());
     rules.pools.back().name = "host";

@@ -832,8 +832,8 @@ class Probe {
                            {.before_layer = [&](std::int64_t layer) { loader.wait_for(layer); },
                             .after_layer = {}});
         });
-        report_.row({method == CopyMethod::engine ? "engine" : "kernel", n, loaded, alone * kMicro, copied * kMicro, before * kMicro, queued * kMicro,
-                     waited * kMicro});
+        report_.row({method == CopyMethod::engine ? "engine" : "kernel", n, loaded, alone * kMicro,
+                     copied * kMicro, before * kMicro, queued * kMicro, waited * kMicro});
       }
     }
   }
@@ -843,11 +843,14 @@ class Probe {
     void (Probe::*measure)();
   };
   /// The important ones come first.
-  static constexpr std::array<Table, 8> kTables{
-      Table{"first_passes", &Probe::first_passes},   Table{"new_sizes", &Probe::new_sizes},
-      Table{"layer_waits", &Probe::layer_waits},     Table{"beside_copies", &Probe::beside_copies},
-      Table{"idle_times", &Probe::idle_times},       Table{"operations", &Probe::operations},
-      Table{"between_decodes", &Probe::between_decodes}, Table{"copies", &Probe::copies}};
+  static constexpr std::array<Table, 8> kTables{Table{"first_passes", &Probe::first_passes},
+                                                Table{"new_sizes", &Probe::new_sizes},
+                                                Table{"layer_waits", &Probe::layer_waits},
+                                                Table{"beside_copies", &Probe::beside_copies},
+                                                Table{"idle_times", &Probe::idle_times},
+                                                Table{"operations", &Probe::operations},
+                                                Table{"between_decodes", &Probe::between_decodes},
+                                                Table{"copies", &Probe::copies}};
 
   const Options& options_;
   Device& device_;

@@ -157,7 +157,7 @@ TEST(BlockReplay, GeneratorsThatNameTheirTokensNeedBlocks) {
   config.system.blocks->partial_blocks = true;
   config.system.blocks->responses = false;
   EXPECT_EQ(refused(config),
-            "/system/blocks/partial_blocks: with /system/blocks expected false, but for a trace "
+            "/system/blocks/partial_blocks: expected false, but for a trace "
             "that names its blocks");
 }
 
@@ -207,46 +207,45 @@ TEST(UntimedReplay, SaysWhatEachWorkloadOfAMixFinds) {
 TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   RunConfig config = blocks_config(100, 4);
   BlocksConfig& blocks = *config.system.blocks;
-  blocks.longest_hit_behind = HitCap::last_token;
+  blocks.hit_cap_behind = HitCap::last_token;
   blocks.partial_reuse = blocks.whole_response = blocks.delays_duplicates = true;
   config.system.tiers.dram->eviction.name = "fifo";
   BlockTierConfig& tier = *config.system.tiers.dram->blocks;
-  tier.retention = {{.from = Tokens(4), .to = Tokens(8), .priority = 1},
-                    {.from = Tokens(2), .to = std::nullopt, .priority = 2}};
-  tier.relief = Relief{.from = 0.5, .share = 0.1};
-  tier.lease_newcomers = false;
-  tier.least_priority = 30;
-  tier.frequency = FrequencyFilter{};
+  tier.pool.retention = {{.from = Tokens(4), .to = Tokens(8), .priority = 1},
+                         {.from = Tokens(2), .to = std::nullopt, .priority = 2}};
+  tier.pool.relief = Relief{.from = 0.5, .share = 0.1};
+  tier.pool.lease_newcomers = false;
+  tier.edge.least_priority = 30;
+  tier.edge.frequency = FrequencyFilter{};
   tier.bucket = BucketConfig{};
-  tier.round = 2;
+  tier.pool.round = 2;
   EXPECT_EQ(
       refused(config),
-      "/system/blocks/longest_hit_behind: expected prompt, but with a tier behind one of "
-      "blocks in hbm that keeps its blocks when they are found\n"
-      "/system/blocks/partial_reuse: expected false, but with a tier of blocks in hbm alone, "
-      "or before one that has what leaves it, with keyless in_order and duplicates merged\n"
-      "/system/blocks/whole_response: expected false, but with batching unified and a tier in "
-      "hbm\n"
-      "/system/blocks/delays_duplicates: expected false, but with batching unified, a tier in "
-      "hbm and found_from computed\n"
-      "/system/tiers/dram/blocks/retention: expected no ranges, but for blocks with lru, and "
-      "not where uses count at the end behind hbm\n"
-      "/system/tiers/dram/blocks/retention/1: expected a range that begins where the one "
-      "before ends, or later, and is not empty\n"
-      "/system/tiers/dram/blocks/relief/in_background: expected true, but behind a tier of "
-      "blocks in hbm where uses count at the look-up\n"
-      "/system/tiers/dram/blocks/lease_newcomers: expected true without a lease\n"
-      "/system/tiers/dram/blocks/least_priority: expected 0, but for blocks that are written "
-      "when they leave the tier above\n"
-      "/system/tiers/dram/blocks/frequency: expected \"none\", but for an inclusive tier "
-      "behind two others from hbm on, written on_create\n"
-      "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo and "
-      "without a round");
+      "/system/blocks/whole_response: expected false, but with batching unified and a tier in hbm\n"
+      "/system/blocks/delays_duplicates: expected false, but with batching unified, a tier in hbm "
+      "and found_from computed\n"
+      "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo and without a "
+      "round\n"
+      "/system/tiers/dram/blocks/least_priority: expected its default for the fastest tier: "
+      "nothing is above it\n"
+      "/system/tiers/dram/blocks/frequency: expected its default for the fastest tier: nothing is "
+      "above it\n"
+      "/system/blocks/longest_hit_behind: expected prompt, but with a tier behind one of blocks in "
+      "hbm that keeps its blocks when they are found\n"
+      "/system/blocks/partial_reuse: expected false, but with a tier of blocks in hbm alone, or "
+      "before one that has what leaves it, with keyless in_order and duplicates merged\n"
+      "/system/tiers/dram/blocks/retention: expected no ranges, but for blocks with lru, and not "
+      "where uses count at the end behind hbm\n"
+      "/system/tiers/dram/blocks/retention/1: expected a range that begins where the one before "
+      "ends, or later, and is not empty\n"
+      "/system/tiers/dram/blocks/relief/in_background: expected true, but behind a tier of blocks "
+      "in hbm where uses count at the look-up\n"
+      "/system/tiers/dram/blocks/lease_newcomers: expected true without a lease");
   RunConfig entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::sequence;
-  entries.system.tiers.dram->blocks->leaves_only = true;
-  entries.system.tiers.dram->blocks->allocation = Allocation::write;
-  entries.system.tiers.dram->blocks->relief =
+  entries.system.tiers.dram->blocks->pool.leaves_only = true;
+  entries.system.tiers.dram->blocks->pool.allocation = Allocation::write;
+  entries.system.tiers.dram->blocks->pool.relief =
       Relief{.from = 0.5, .share = 0.1, .in_background = true};
   EXPECT_EQ(refused(entries),
             "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks without arc\n"
@@ -261,22 +260,19 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   victims.system.tiers.dram->write = WriteMoment::on_evict;
   victims.system.tiers.dram->block_size = Tokens(8);
   victims.system.tiers.dram->blocks->after_uses = 2;
-  victims.system.tiers.dram->blocks->touch = Touch::lookup;
+  victims.system.tiers.dram->blocks->pool.touch = Touch::lookup;
   victims.system.tiers.ssd = blocks_tier(100, 8);
   victims.system.blocks->duplicates = Duplicates::kept;
-  EXPECT_EQ(
-      refused(victims),
-      "/system/blocks/duplicates: expected merged before a tier that has what leaves hbm\n"
-      "/system/load/wait: expected batch before a tier that has what leaves hbm: its blocks are "
-      "found in hbm at once\n"
-      "/system/tiers/dram/blocks/after_uses: expected \"none\" for a tier that has what leaves "
-      "hbm\n"
-      "/system/tiers/dram/blocks/touch: expected end for a tier that has what leaves hbm: what is "
-      "found leaves it\n"
-      "/system/tiers/dram/block_size: with /system/blocks expected that of hbm, and promotes, "
-      "for a tier that has what leaves it\n"
-      "/system/tiers: with /system/blocks expected one tier behind hbm that has what leaves "
-      "it");
+  EXPECT_EQ(refused(victims),
+            "/system/blocks/duplicates: expected merged before a tier that has what leaves hbm\n"
+            "/system/load/wait: expected batch before a tier that has what leaves hbm: its blocks "
+            "are found in hbm at once\n"
+            "/system/tiers: expected one tier behind hbm that has what leaves it\n"
+            "/system/tiers/dram/blocks/after_uses: expected \"none\" for a tier that has what "
+            "leaves hbm\n"
+            "/system/tiers/dram/blocks/touch: expected end for a tier that has what leaves hbm: "
+            "what is found leaves it\n"
+            "/system/tiers/dram/block_size: expected that of the fastest tier");
 }
 
 TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
@@ -286,58 +282,50 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   config.system.tiers.dram->blocks->after_uses = 2;
   config.system.blocks->partial_blocks = true;
   EXPECT_EQ(refused(config),
-            "/system/blocks/responses: with /system/blocks expected false where partial blocks "
-            "have keys\n"
-            "/system/tiers/dram/eviction: with /system/blocks expected lru, fifo or lfu, without "
-            "parameters\n"
-            "/system/tiers/dram/admission: with /system/blocks expected always, but for extents "
-            "and sequences\n"
-            "/system/tiers/dram/blocks/after_uses: with /system/blocks expected \"none\" for the "
-            "fastest tier: nothing is above it");
+            "/system/blocks/responses: expected false where partial blocks have keys\n"
+            "/system/tiers/dram/blocks/after_uses: expected \"none\" for the fastest tier: nothing "
+            "is above it\n"
+            "/system/tiers/dram/eviction: expected lru, fifo or lfu, without parameters\n"
+            "/system/tiers/dram/admission: expected always, but for extents and sequences");
   RunConfig nodes = blocks_config(100, 4);
   nodes.system.blocks->unit = EvictionUnit::node;
-  EXPECT_EQ(
-      refused(nodes),
-      "/system/blocks/unit: with /system/blocks expected block, tail or sequence, since nodes "
-      "need a tier in hbm");
+  EXPECT_EQ(refused(nodes),
+            "/system/blocks/unit: expected block, tail or sequence, since nodes "
+            "need a tier in hbm");
   nodes.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*nodes.system.tiers.hbm) = blocks_tier(100, 4);
   nodes.system.tiers.hbm->eviction.name = "fifo";
-  nodes.system.tiers.hbm->blocks->touch = Touch::lookup;
-  nodes.system.tiers.hbm->blocks->lease = SimDuration(1);
-  nodes.system.tiers.hbm->blocks->round = 2;
+  nodes.system.tiers.hbm->blocks->pool.touch = Touch::lookup;
+  nodes.system.tiers.hbm->blocks->pool.lease = SimDuration(1);
+  nodes.system.tiers.hbm->blocks->pool.round = 2;
   nodes.system.tiers.hbm->ttl = SimDuration(1);
   nodes.system.tiers.dram->block_size = Tokens(8);
-  EXPECT_EQ(
-      refused(nodes),
-      "/system/tiers/hbm/ttl: with /system/blocks expected \"none\" for nodes\n"
-      "/system/tiers/hbm/blocks/lease: with /system/blocks expected 0s in hbm, whose blocks "
-      "requests need\n"
-      "/system/tiers/hbm/blocks/round: with /system/blocks expected 1 for nodes\n"
-      "/system/tiers/hbm/eviction: with /system/blocks expected lru or lfu for nodes\n"
-      "/system/tiers/hbm/blocks/touch: with /system/blocks expected end: running requests "
-      "hold what they find\n"
-      "/system/tiers/dram/eviction: with /system/blocks expected that of hbm for nodes\n"
-      "/system/tiers/dram/inclusive: with /system/blocks expected true behind a tier of blocks in "
-      "hbm\n"
-      "/system/tiers/dram/block_size: with /system/blocks expected that of the fastest tier");
+  EXPECT_EQ(refused(nodes),
+            "/system/tiers/hbm/blocks/lease: expected 0s in hbm, whose blocks requests need\n"
+            "/system/tiers/hbm/blocks/touch: expected end: running requests hold what they find\n"
+            "/system/tiers/hbm/ttl: expected \"none\" for nodes\n"
+            "/system/tiers/hbm/blocks/round: expected 1 for nodes\n"
+            "/system/tiers/hbm/eviction: expected lru or lfu for nodes\n"
+            "/system/tiers/dram/inclusive: expected true behind a tier of blocks in hbm\n"
+            "/system/tiers/dram/eviction: expected that of hbm for nodes\n"
+            "/system/tiers/dram/block_size: expected that of the fastest tier");
   RunConfig entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::sequence;
   entries.system.blocks->duplicates = Duplicates::kept;
   entries.system.blocks->keyless = Keyless::in_order;
   entries.system.tiers.dram->eviction.name = "tokens_times_idle";
   EXPECT_EQ(refused(entries),
-            "/system/blocks/duplicates: with /system/blocks expected merged for extents and "
+            "/system/blocks/duplicates: expected merged for extents and "
             "sequences\n"
-            "/system/blocks/keyless: with /system/blocks expected first for extents and "
+            "/system/blocks/keyless: expected first for extents and "
             "sequences\n"
-            "/system/tiers/dram/eviction: with /system/blocks expected a policy of whole entries "
+            "/system/tiers/dram/eviction: expected a policy of whole entries "
             "for sequences");
   entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::tail;
   entries.system.tiers.dram->eviction.name = "belady";
   EXPECT_EQ(refused(entries),
-            "/system/tiers/dram/eviction: with /system/blocks expected a policy that does not know "
+            "/system/tiers/dram/eviction: expected a policy that does not know "
             "the future");
   RunConfig sessions = tiny_config();
   sessions.system.tiers.dram = blocks_tier(1, 4);
@@ -370,7 +358,7 @@ RunConfig random_blocks(std::uint64_t seed) {
   config.workload.sessions = 40;
   config.workload.warmup_turns = random.index(20);
   BlocksConfig blocks;
-  blocks.longest_hit = random.index(2) == 0 ? HitCap::none : HitCap::last_token;
+  blocks.hit_cap = random.index(2) == 0 ? HitCap::none : HitCap::last_token;
   blocks.responses = random.index(3) > 0;
   config.system.blocks = blocks;
   const std::int64_t block = std::int64_t{1} << random.index(7);
@@ -380,18 +368,18 @@ RunConfig random_blocks(std::uint64_t seed) {
     added.eviction.name = kOrders[static_cast<std::size_t>(random.index(3))];
     added.inclusive = random.index(2) == 0;
     added.write = random.index(2) == 0 ? WriteMoment::on_create : WriteMoment::on_evict;
-    added.blocks->touch = random.index(2) == 0 ? Touch::lookup : Touch::end;
-    added.blocks->insertion = random.index(2) == 0 ? End::tail : End::head;
-    added.blocks->promotes = random.index(2) == 0;
-    added.blocks->no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip;
+    added.blocks->pool.touch = random.index(2) == 0 ? Touch::lookup : Touch::end;
+    added.blocks->pool.insertion = random.index(2) == 0 ? End::tail : End::head;
+    added.blocks->edge.promotes = random.index(2) == 0;
+    added.blocks->edge.no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip;
     if (random.index(4) == 0) {
       added.ttl = SimDuration(1 + 1'000'000'000 * random.index(100));
     }
     if (random.index(6) == 0) {
-      added.blocks->lease = SimDuration(1'000'000'000 * random.index(20));
+      added.blocks->pool.lease = SimDuration(1'000'000'000 * random.index(20));
     }
     if (random.index(4) == 0) {
-      added.blocks->round = 1 + random.index(5);
+      added.blocks->pool.round = 1 + random.index(5);
     }
     if (has_entries(config.system.blocks->unit)) {
       constexpr std::array kPolicies{"lru", "sieve", "gdsf", "arc", "scheduler_aware", "s3fifo"};
@@ -406,12 +394,12 @@ RunConfig random_blocks(std::uint64_t seed) {
     // Requests that run take its blocks.
     HbmTierConfig hbm;
     static_cast<TierConfig&>(hbm) = next_tier();
-    hbm.blocks->touch = Touch::end;
-    hbm.blocks->lease = SimDuration(0);  // it would leave no room
+    hbm.blocks->pool.touch = Touch::end;
+    hbm.blocks->pool.lease = SimDuration(0);  // it would leave no room
     if (config.system.blocks->unit == EvictionUnit::block && random.index(2) == 0) {
       config.system.blocks->unit = EvictionUnit::node;
       hbm.ttl.reset();
-      hbm.blocks->round = 1;
+      hbm.blocks->pool.round = 1;
       config.system.blocks->whole_need = random.index(2) == 0;
       config.system.blocks->one_block_more = random.index(2) == 0;
       hbm.eviction.name = random.index(2) == 0 ? "lru" : "lfu";
@@ -424,7 +412,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     config.system.blocks->keyless =
         entries || random.index(2) == 0 ? Keyless::first : Keyless::in_order;
     constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
-    config.system.blocks->found_from = kMoments[static_cast<std::size_t>(random.index(3))];
+    config.system.blocks->publication = kMoments[static_cast<std::size_t>(random.index(3))];
     if (random.index(2) == 0) {
       config.system.blocks->chunk = Tokens(1 + random.index(500));
     }
@@ -435,8 +423,8 @@ RunConfig random_blocks(std::uint64_t seed) {
     if (!entries) {
       config.system.tiers.dram->inclusive = true;
       config.system.tiers.dram->write = WriteMoment::on_create;
-      config.system.tiers.dram->blocks->touch = Touch::end;
-      config.system.tiers.dram->blocks->prompts_only = random.index(2) == 0;
+      config.system.tiers.dram->blocks->pool.touch = Touch::end;
+      config.system.tiers.dram->blocks->edge.prompts_only = random.index(2) == 0;
       if (random.index(2) == 0) {
         config.system.tiers.dram->eviction.name = "arc";
       }
@@ -482,7 +470,7 @@ TEST(BlockReplay, TheCurveIsThatOfReplays) {
     TierConfig& dram = *config.system.tiers.dram;
     dram = blocks_tier(dram.blocks->capacity->count, dram.block_size.value);
     config.system.blocks->unit = EvictionUnit::block;
-    config.system.blocks->longest_hit = HitCap::none;
+    config.system.blocks->hit_cap = HitCap::none;
     config.system.blocks->responses = true;
     const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];
     const TurnFitter fitter(config);
@@ -529,7 +517,7 @@ TEST(BlockReplay, TheBoundCountsLastBlocksThatATierBehindFinds) {
     return of_run["hit_blocks"];
   };
   EXPECT_EQ(bound(), 2);
-  config.system.blocks->longest_hit_behind = HitCap::last_token;
+  config.system.blocks->hit_cap_behind = HitCap::last_token;
   EXPECT_EQ(bound(), 1);
 }
 
@@ -537,7 +525,7 @@ TEST(BlockReplay, TheBoundCountsLastBlocksThatATierBehindFinds) {
 /// same block comes.
 TEST(BlockReplay, TheBoundCountsWhatRequestsHoldOutsideOfTheTiers) {
   RunConfig config = blocks_config(1, 4);
-  config.system.blocks->longest_hit = HitCap::none;
+  config.system.blocks->hit_cap = HitCap::none;
   config.serving.hold_requests = 2;
   const std::vector<NamedSource::Request> requests{
       {{1}, Tokens(4)}, {{2}, Tokens(4)}, {{1}, Tokens(4)}, {{2}, Tokens(4)}};

@@ -26,8 +26,10 @@ class Mooncake : public testing::Test {
   static Json replay(const std::vector<std::int64_t>& blocks, const std::string& eviction,
                      bool inclusive = false) {
     RunConfig config = tiny_config();
-    config.system.blocks =
-        BlocksConfig{.longest_hit = HitCap::none, .partial_blocks = true, .responses = false};
+    config.system.blocks = BlocksConfig{};
+    config.system.blocks->hit_cap = HitCap::none;
+    config.system.blocks->partial_blocks = true;
+    config.system.blocks->responses = false;
     std::vector<TierConfig> tiers;
     for (const std::int64_t count : blocks) {
       TierConfig& added = tiers.emplace_back(tier(eviction, inclusive));

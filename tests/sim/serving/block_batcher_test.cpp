@@ -32,7 +32,7 @@ RunConfig vllm_config(std::int64_t blocks, std::int64_t block = 1, Tokens window
   RunConfig config = tiny_config(window);
   config.system.batching = Batching::unified;
   config.system.blocks =
-      BlocksConfig{.found_from = Publication::scheduling, .duplicates = Duplicates::kept};
+      BlocksConfig{{.publication = Publication::scheduling, .duplicates = Duplicates::kept}};
   HbmTierConfig hbm;
   hbm.block_size = Tokens(block);
   hbm.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, blocks}};
@@ -196,7 +196,7 @@ TEST(BlockBatcher, ARequestIsAdmittedWhenItsWholeResponseHasRoom) {
 
 TEST(BlockBatcher, ARequestWaitsForABlockThatAnotherOneComputes) {
   RunConfig config = vllm_config(100, 4);
-  config.system.blocks->found_from = Publication::computed;
+  config.system.blocks->publication = Publication::computed;
   config.system.blocks->duplicates = Duplicates::merged;
   const auto alike = [] {
     SessionSpec named = session(0, {turn(12, 1)});
@@ -219,7 +219,7 @@ TEST(BlockBatcher, ARequestWaitsForABlockThatAnotherOneComputes) {
 
 TEST(BlockBatcher, ARequestDoesNotWaitForABlockThatAnotherOneHasComputed) {
   RunConfig config = vllm_config(100, 4);
-  config.system.blocks->found_from = Publication::computed;
+  config.system.blocks->publication = Publication::computed;
   config.system.blocks->duplicates = Duplicates::merged;
   config.system.blocks->delays_duplicates = true;
   config.system.blocks->chunk = Tokens(8);
@@ -409,9 +409,9 @@ TEST(BlockBatcher, PromptsOfAnIterationLoadTogetherAndShareTheWait) {
 void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
   TierConfig& dram = *config.system.tiers.dram;
   if (random.index(4) == 0) {
-    dram.blocks->touch = Touch::lookup;
-    dram.blocks->insertion = random.index(2) == 0 ? End::head : End::tail;
-    dram.blocks->allocation = random.index(2) == 0 ? Allocation::write : Allocation::block;
+    dram.blocks->pool.touch = Touch::lookup;
+    dram.blocks->pool.insertion = random.index(2) == 0 ? End::head : End::tail;
+    dram.blocks->pool.allocation = random.index(2) == 0 ? Allocation::write : Allocation::block;
     config.system.save.mode = random.index(2) == 0 ? SaveMode::blocking : SaveMode::async;
   } else {
     dram.eviction.name = random.index(2) == 0 ? "arc" : "lru";
@@ -426,8 +426,8 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
     ssd.write = WriteMoment::on_create;
     ssd.blocks = BlockTierConfig{
         .capacity = KvSize{KvSize::Unit::blocks, 1 + random.index(4000 / dram.block_size.value)},
-        .touch = dram.blocks->touch,
-        .no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip};
+        .pool = {.touch = dram.blocks->pool.touch},
+        .edge = {.no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip}};
     config.system.tiers.ssd = ssd;
   }
 }
@@ -445,9 +445,9 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
     dram.block_size = tiers.hbm->block_size;
     dram.eviction.name = "lru";
     dram.blocks->after_uses.reset();
-    dram.blocks->touch = Touch::end;
+    dram.blocks->pool.touch = Touch::end;
     config.system.load.wait = LoadWait::batch;
-    dram.blocks->least_priority = coin() ? 30 : 0;
+    dram.blocks->edge.least_priority = coin() ? 30 : 0;
     blocks.duplicates = Duplicates::merged;
   }
   const bool victims = tiers.dram && !tiers.dram->inclusive;
@@ -457,29 +457,29 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
     blocks.duplicates = Duplicates::merged;
   }
   if (coin()) {
-    tiers.hbm->blocks->retention = {
+    tiers.hbm->blocks->pool.retention = {
         {.from = Tokens(0), .to = Tokens(20 + random.index(60)), .priority = 80},
         {.from = Tokens(100), .to = std::nullopt, .priority = 10}};
     if (victims) {
-      tiers.dram->blocks->retention = tiers.hbm->blocks->retention;
+      tiers.dram->blocks->pool.retention = tiers.hbm->blocks->pool.retention;
     }
   }
   if (tiers.dram && !victims) {
-    blocks.longest_hit_behind = coin() ? HitCap::last_token : HitCap::none;
-    tiers.dram->blocks->leaves_only = tiers.dram->eviction.name != "arc" && coin();
+    blocks.hit_cap_behind = coin() ? HitCap::last_token : HitCap::none;
+    tiers.dram->blocks->pool.leaves_only = tiers.dram->eviction.name != "arc" && coin();
     if (coin()) {
-      tiers.dram->blocks->relief =
+      tiers.dram->blocks->pool.relief =
           Relief{.from = 0.7,
                  .share = 0.05,
-                 .in_background = tiers.dram->blocks->touch == Touch::end || coin()};
+                 .in_background = tiers.dram->blocks->pool.touch == Touch::end || coin()};
     }
     if (tiers.ssd && coin()) {
-      tiers.ssd->blocks->frequency = FrequencyFilter{
+      tiers.ssd->blocks->edge.frequency = FrequencyFilter{
           .least = 2, .forget_every = kMillisecond * 5'000, .entries = 50 + random.index(500)};
     }
   }
   blocks.whole_response = coin();
-  blocks.delays_duplicates = blocks.found_from == Publication::computed && coin();
+  blocks.delays_duplicates = blocks.publication == Publication::computed && coin();
   config.system.length_prediction.kind =
       coin() ? LengthPrediction::exact : LengthPrediction::constant;
   config.system.length_prediction.tokens = Tokens(1 + random.index(30));
@@ -495,11 +495,11 @@ void add_tiers_of_nodes(RunConfig& config, RandomStream& random) {
     made.write = WriteMoment::on_create;
     made.blocks =
         BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, 1 + random.index(most_blocks)},
-                        .least_load = Tokens(random.index(60))};
+                        .edge = {.least_load = Tokens(random.index(60))}};
     return made;
   };
   TierConfig dram = behind(hbm.eviction.name, 3000 / hbm.block_size.value);
-  dram.blocks->no_room = random.index(4) == 0 ? NoRoom::skip : NoRoom::evict;
+  dram.blocks->edge.no_room = random.index(4) == 0 ? NoRoom::skip : NoRoom::evict;
   if (random.index(3) == 0) {
     dram.write = WriteMoment::on_evict;
   } else if (coin()) {
@@ -508,7 +508,7 @@ void add_tiers_of_nodes(RunConfig& config, RandomStream& random) {
   config.system.tiers.dram = dram;
   if (coin()) {
     TierConfig ssd = behind(coin() ? "lru" : "fifo", 6000 / hbm.block_size.value);
-    ssd.blocks->most_in_flight = 0.1 * static_cast<double>(1 + random.index(10));
+    ssd.blocks->edge.most_in_flight = 0.1 * static_cast<double>(1 + random.index(10));
     config.system.tiers.ssd = ssd;
     constexpr std::array kWaits{FetchWait::best_effort, FetchWait::wait_complete,
                                 FetchWait::timeout};
@@ -559,11 +559,11 @@ RunConfig random_blocks(std::uint64_t seed) {
                               EvictionUnit::sequence, EvictionUnit::node};
   constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
   blocks.unit = kUnits[static_cast<std::size_t>(random.index(5))];
-  blocks.found_from = kMoments[static_cast<std::size_t>(random.index(3))];
+  blocks.publication = kMoments[static_cast<std::size_t>(random.index(3))];
   const bool entries = has_entries(blocks.unit);
   blocks.duplicates = entries || coin() ? Duplicates::merged : Duplicates::kept;
   blocks.keyless = entries || coin() ? Keyless::first : Keyless::in_order;
-  blocks.longest_hit = coin() ? HitCap::none : HitCap::last_token;
+  blocks.hit_cap = coin() ? HitCap::none : HitCap::last_token;
   if (coin()) {
     blocks.chunk = Tokens(1 + random.index(200));
   }
@@ -575,7 +575,7 @@ RunConfig random_blocks(std::uint64_t seed) {
       config.system.tiers.dram->write = WriteMoment::on_evict;
       config.system.tiers.dram->inclusive = coin();
     }
-    config.system.tiers.dram->blocks->prompts_only = coin();
+    config.system.tiers.dram->blocks->edge.prompts_only = coin();
     config.system.load.wait = coin() ? LoadWait::request : LoadWait::batch;
     if (blocks.unit == EvictionUnit::block) {
       add_rules_of_offloads(config, random);

@@ -235,7 +235,7 @@ RunConfig apart(std::int64_t blocks) {
   RunConfig config = tiny_config(Tokens(200));
   config.system.batching = Batching::unified;
   config.system.blocks =
-      BlocksConfig{.found_from = Publication::scheduling, .duplicates = Duplicates::kept};
+      BlocksConfig{{.publication = Publication::scheduling, .duplicates = Duplicates::kept}};
   HbmTierConfig hbm;
   hbm.block_size = Tokens(1);
   hbm.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, blocks}};

@@ -19,8 +19,8 @@ constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
 RunConfig sglang_config(std::int64_t tokens, Tokens chunk = Tokens(200)) {
   RunConfig config = tiny_config(Tokens(200));
   config.system.batching = Batching::separate;
-  config.system.blocks =
-      BlocksConfig{.unit = EvictionUnit::node, .found_from = Publication::computed, .chunk = chunk};
+  config.system.blocks = BlocksConfig{{.publication = Publication::computed}, EvictionUnit::node};
+  config.system.blocks->chunk = chunk;
   config.system.blocks->response_room = {.share = 0.5, .least_share = 0.5};
   HbmTierConfig hbm;
   hbm.block_size = Tokens(1);
@@ -255,7 +255,7 @@ TEST(PrefillBatches, AFetchEndsAtItsDeadline) {
 
 TEST(PrefillBatches, TokensNotWorthAFetchAreComputed) {
   RunConfig config = hicache_config();
-  config.system.tiers.ssd->blocks->least_load = Tokens(11);
+  config.system.tiers.ssd->blocks->edge.least_load = Tokens(11);
   ScriptedRun run(config, kPerToken, kDecode, comes_back_for_storage());
   run.run();
   expect_times(run.request(0, 1), 500, 515, 515);

@@ -54,6 +54,7 @@ using Hits = std::vector<std::int64_t>;
 Hits hits_of(const Forest& forest, const std::vector<std::int64_t>& capacities,
              const std::string& eviction = "lru", const EdgeRules& edge = {}) {
   StoreRules rules;
+  rules.hit_cap = HitCap::none;
   for (const std::int64_t capacity : capacities) {
     rules.pools.push_back({.capacity = capacity, .block = kBlock, .eviction = eviction});
   }

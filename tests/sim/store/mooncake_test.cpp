@@ -24,6 +24,7 @@ class Mooncake : public testing::Test {
   static Hits replay(const StoreKind& kind, const std::vector<std::int64_t>& capacities,
                      const std::string& eviction, const EdgeRules& edge = {}) {
     StoreRules rules;
+    rules.hit_cap = HitCap::none;
     for (const std::int64_t capacity : capacities) {
       rules.pools.push_back({.capacity = capacity, .block = kTraceBlock, .eviction = eviction});
     }

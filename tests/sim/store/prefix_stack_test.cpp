@@ -13,6 +13,7 @@ namespace {
 std::int64_t replayed_hits(const Streams& streams, const std::vector<Context>& requests,
                            std::int64_t capacity, Tokens block) {
   StoreRules rules;
+  rules.hit_cap = HitCap::none;
   rules.pools = {{.capacity = capacity, .block = block}};
   std::int64_t hits = 0;
   const auto store = store_kinds().front().make(rules, streams, {});

@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "policies/registry.hpp"
+#include "sim/store/check_rules.hpp"
+
 namespace kvtier {
 namespace {
 
@@ -27,6 +30,7 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.edges[0].write = Write::on_eviction;
     rules.edges[0].exclusive = true;
     rules.edges[0].promotes = true;
+    rules.loads_alone = false;
     rules.edges[0].least_priority = random.index(3) == 0 ? 20 + 20 * random.index(2) : 0;
     rules.duplicates = Duplicates::merged;
   }
@@ -36,10 +40,13 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.keyless = Keyless::in_order;
     rules.duplicates = Duplicates::merged;
   }
-  rules.hit_cap_behind = random.index(3) == 0 ? HitCap::last_token : HitCap::none;
+  rules.hit_cap_behind = rules.requests_in_first && rules.pools.size() > 1 &&
+                                 !has_victims_behind(rules) && random.index(3) == 0
+                             ? HitCap::last_token
+                             : HitCap::none;
   for (std::size_t i = 0; i < rules.pools.size(); ++i) {
     PoolRules& pool = rules.pools[i];
-    pool.lease_newcomers = random.index(3) > 0;
+    pool.lease_newcomers = pool.lease.ns == 0 || random.index(3) > 0;
     pool.leaves_only = pool.eviction != "arc" && random.index(3) == 0;
     if (pool.eviction == "lru" && !(i == 1 && is_offload(rules)) && random.index(3) == 0) {
       const Tokens border(1 + random.index(12));
@@ -57,8 +64,8 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
                            .share = 0.1 * static_cast<double>(random.index(4)),
                            .in_background = i == 0 || coin(random)};
     }
-    if (i > 1 && rules.edges[i - 1].write == Write::with_compute && !rules.edges[i - 1].exclusive &&
-        coin(random)) {
+    if (rules.requests_in_first && i > 1 && rules.edges[i - 1].write == Write::with_compute &&
+        !rules.edges[i - 1].exclusive && random.index(4) > 0) {
       rules.edges[i - 1].frequency =
           FrequencyFilter{.least = 1 + random.index(4),
                           .forget_every = SimDuration(5 + random.index(60)),
@@ -103,6 +110,8 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
   rules.pools.resize(std::min<std::size_t>(rules.pools.size(), 3));
   rules.edges.resize(rules.pools.size() - 1);
   const std::string eviction = coin(random) ? "lru" : "lfu";
+  rules.whole_need = coin(random);
+  rules.one_block_more = coin(random);
   for (std::size_t i = 0; i < rules.pools.size(); ++i) {
     PoolRules& pool = rules.pools[i];
     pool.block = rules.pools.front().block;
@@ -113,8 +122,6 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
     }
     pool.unit = EvictionUnit::node;
     pool.eviction = eviction;
-    pool.whole_need = coin(random);
-    pool.one_block_more = coin(random);
     pool.ttl.reset();
     pool.lease = SimDuration(0);
     pool.shared = false;
@@ -124,7 +131,6 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
     edge.promotes = true;
     edge.prompts_only = false;
     edge.least_load = Tokens(random.index(3) == 0 ? random.index(8) : 0);
-    edge.most_in_flight = coin(random) ? 1 : 0.25;
     edge.counts_recomputed = coin(random);
   }
   if (!rules.edges.empty()) {
@@ -134,12 +140,11 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
   }
   if (rules.edges.size() > 1) {
     rules.edges[1].write = Write::with_compute;
+    rules.edges[1].most_in_flight = coin(random) ? 1 : 0.25;
   }
 }
 
-}  // namespace
-
-StoreRules random_rules(RandomStream& random) {
+StoreRules draw_rules(RandomStream& random) {
   StoreRules rules;
   const std::array<std::string, 3> orders{"lru", "fifo", "lfu"};
   rules.hit_cap = coin(random) ? HitCap::none : HitCap::last_token;
@@ -162,7 +167,7 @@ StoreRules random_rules(RandomStream& random) {
     if (random.index(4) == 0) {
       pool.ttl = SimDuration(1 + random.index(40));
     }
-    if (random.index(6) == 0) {
+    if (!runs_here && random.index(6) == 0) {
       pool.lease = SimDuration(1 + random.index(10));
     }
     if (random.index(4) == 0) {
@@ -185,7 +190,9 @@ StoreRules random_rules(RandomStream& random) {
     // An offload, or a cache of its own.
     rules.pools[1].capacity = 1 + random.index(40);
     rules.pools[1].touch = random.index(4) > 0 ? Touch::end : Touch::lookup;
-    rules.edges[0].write = coin(random) ? Write::with_compute : Write::after_uses;
+    rules.edges[0].write = rules.pools[1].touch == Touch::lookup || coin(random)
+                               ? Write::with_compute
+                               : Write::after_uses;
     rules.edges[0].exclusive = false;
     rules.loads_alone = coin(random);
     if (rules.pools[1].touch == Touch::end && random.index(3) == 0) {
@@ -218,6 +225,19 @@ StoreRules random_rules(RandomStream& random) {
   return rules;
 }
 
+}  // namespace
+
+StoreRules random_rules(RandomStream& random) {
+  while (true) {
+    StoreRules rules = draw_rules(random);
+    Problems problems;
+    check_rules(rules, builtin_policies(), problems);
+    if (problems.empty()) {
+      return rules;
+    }
+  }
+}
+
 StoreRules random_nodes(RandomStream& random) {
   StoreRules rules;
   rules.hit_cap = coin(random) ? HitCap::none : HitCap::last_token;
@@ -245,18 +265,18 @@ StoreRules random_nodes(RandomStream& random) {
 std::string describe(const StoreRules& rules) {
   std::string text = fmt::format(
       "requests_in_first {} loads_alone {} partial {} cap behind {} hit_cap {} publication {} "
-      "duplicates {} keyless {}",
+      "duplicates {} keyless {} whole {} more {}",
       rules.requests_in_first, rules.loads_alone, rules.partial_reuse,
       static_cast<int>(rules.hit_cap_behind), static_cast<int>(rules.hit_cap),
       static_cast<int>(rules.publication), static_cast<int>(rules.duplicates),
-      static_cast<int>(rules.keyless));
+      static_cast<int>(rules.keyless), rules.whole_need, rules.one_block_more);
   for (const PoolRules& pool : rules.pools) {
     text += fmt::format(
-        "\n  pool of {} x {}: unit {} {} {} insertion {} touch {} whole {} more {} ttl {} lease {} "
+        "\n  pool of {} x {}: unit {} {} {} insertion {} touch {} ttl {} lease {} "
         "round {} shared {}",
         pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction, pool.admission,
-        static_cast<int>(pool.insertion), static_cast<int>(pool.touch), pool.whole_need,
-        pool.one_block_more, pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
+        static_cast<int>(pool.insertion), static_cast<int>(pool.touch),
+        pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
     text += fmt::format(" leases newcomers {} leaves {} allocation {}", pool.lease_newcomers,
                         pool.leaves_only, static_cast<int>(pool.allocation));
     for (const Retention& range : pool.retention) {

@@ -337,8 +337,10 @@ TEST(UntimedClusters, GiveTheCountedHitsOnMooncakesConversations) {
   }
   const auto hits = [](std::int64_t instances, std::int64_t blocks, const char* router) {
     RunConfig config = small("vllm");
-    config.system.blocks =
-        BlocksConfig{.longest_hit = HitCap::none, .partial_blocks = true, .responses = false};
+    config.system.blocks = BlocksConfig{};
+    config.system.blocks->hit_cap = HitCap::none;
+    config.system.blocks->partial_blocks = true;
+    config.system.blocks->responses = false;
     config.system.tiers = {};
     TierConfig tier;
     tier.block_size = Tokens(512);

@@ -139,9 +139,11 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
   ProfileTable& pieces = profile.tables.emplace_back();
   pieces.operation = OperationId::copy_h2d;
   pieces.variant = "pinned";
+  pieces.method = kCopyEngine;
   pieces.axes = profile_operation(OperationId::copy_h2d).axes;
   for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}, {512, 0.25}}) {
-    pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
+    const double taken = 32 * seconds;  // of 32 tokens
+    pieces.cells.push_back({{32'000 * piece, 1000}, taken, taken, taken, 3, 0, {}});
   }
   write_profile(dir_.path("small.json"), profile);
   const auto rate = [this](const char* hardware, const Lines& settings) {
@@ -156,16 +158,18 @@ TEST_F(ProfileHardware, TakesTheLinksRatesOfPiecesOfTheModelsKv) {
   EXPECT_DOUBLE_EQ(rate(kProfileAlone, {"/hardware/links/pcie/to_device=1MB/s"}), 1e6);
 }
 
-// A profile is of one device: on 2 GPUs its link counts twice, and pieces are half as large: 256 B
-// on one GPU at 512 kB/s, 128 B on each of two at 128.
+// A profile is of one device: on 2 GPUs its link counts twice, and pieces are half as large: a
+// token's 256 B on one GPU at 512 kB/s, 128 B on each of two at 128.
 TEST_F(ProfileHardware, DescribesOneOfSeveralGpus) {
   Profile profile = small_profile();
   ProfileTable& pieces = profile.tables.emplace_back();
   pieces.operation = OperationId::copy_h2d;
   pieces.variant = "pinned";
+  pieces.method = kCopyEngine;
   pieces.axes = profile_operation(OperationId::copy_h2d).axes;
   for (const auto& [piece, seconds] : {std::pair{128, 1.0}, {256, 0.5}}) {
-    pieces.cells.push_back({{1000 * piece, 1000}, seconds, seconds, seconds, 3, 0, {}});
+    const double taken = 32 * seconds;  // of 32 tokens
+    pieces.cells.push_back({{32'000 * piece, 1000}, taken, taken, taken, 3, 0, {}});
   }
   write_profile(dir_.path("small.json"), profile);
   const char* const hardware = R"({"preset": "a100-80g", "gpus": 1, "profile": "./small.json",

@@ -136,8 +136,10 @@ TEST(EngineSamples, ChunksBehindHbmAreThoseOfTheCacheAlone) {
                             .touch = Touch::lookup,
                             .allocation = Allocation::write};
       StoreRules alone;
+      alone.hit_cap = HitCap::none;
       alone.pools = {cache};
       StoreRules behind;
+      behind.hit_cap = HitCap::none;
       behind.pools = {PoolRules{.capacity = 10'000}, cache};
       behind.edges = {EdgeRules{}};
       behind.requests_in_first = true;
