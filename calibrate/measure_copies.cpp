@@ -110,7 +110,7 @@ Sample copy_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_
 
 /// Many pieces between random places, each of them the same size.
 Sample pieces_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int64_t bytes,
-                     std::int64_t count, CopyMethod method, std::uint64_t seed) {
+                     std::int64_t count, std::uint64_t seed) {
   const std::int64_t piece = bytes / count;
   RandomStream random(seed, "calibrate/pieces");
   const std::vector<std::int32_t> from = shuffled(bench->bytes() / piece, random);
@@ -138,9 +138,8 @@ Sample pieces_sample(const std::shared_ptr<CopyBench>& bench, Way way, std::int6
           device.copy(const_cast<void*>(end->from), &mark, size, timer->stream());
         }
         timer->stream().synchronize();
-        const double seconds = timer->seconds([&](Stream& stream, std::int64_t) {
-          device.copy_pieces(pieces_of(turn++), method, stream);
-        });
+        const double seconds = timer->seconds(
+            [&](Stream& stream, std::int64_t) { device.copy_pieces(pieces_of(turn++), stream); });
         for (const CopyPiece* end : ends) {
           std::uint64_t found = 0;
           device.copy(&found, end->to, size, timer->stream());
@@ -280,37 +279,29 @@ class CopyPlan {
         way == Way::to_device ? OperationId::copy_h2d : OperationId::copy_d2h;
     const char* const variant = kind == MemoryKind::pinned ? "pinned" : "pageable";
     const auto make = bench(kind);
-    const auto cell_with = [this, make, way](CopyMethod method) {
-      return [make, way, method, limit = link_seconds(), memory = memory_,
-              seed = target_.seed](const Place& place) -> PlannedCell {
-        const std::int64_t bytes = place.at[0];
-        const std::int64_t count = place.at[1];
-        return {.at = place.at,
-                .limit_seconds = limit * static_cast<double>(bytes),
-                .memory = Bytes(2 * memory),
-                .prepare = [=] {
-                  return count == 1 ? copy_sample(make(), way, bytes)
-                                    : pieces_sample(make(), way, bytes, count, method, seed);
-                }};
-      };
+    PlannedTable& table = add(operation, variant, kCopyEngine);
+    table.cell_at = [make, way, limit = link_seconds(), memory = memory_,
+                     seed = target_.seed](const Place& place) -> PlannedCell {
+      const std::int64_t bytes = place.at[0];
+      const std::int64_t count = place.at[1];
+      return {.at = place.at,
+              .limit_seconds = limit * static_cast<double>(bytes),
+              .memory = Bytes(2 * memory),
+              .prepare = [=] {
+                return count == 1 ? copy_sample(make(), way, bytes)
+                                  : pieces_sample(make(), way, bytes, count, seed);
+              }};
     };
-    PlannedTable& whole = add(operation, variant, kCopyEngine);
-    whole.cell_at = cell_with(CopyMethod::engine);
     for (const std::int64_t bytes : geometric(4096, largest_, target_.full ? 2 : 4)) {
-      whole.cells.push_back(whole.cell_at({{bytes, 1}}));
+      table.cells.push_back(table.cell_at({{bytes, 1}}));
     }
     if (kind == MemoryKind::pageable) {
       return;  // KV is moved in pieces only from and to pinned memory
     }
-    for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-      PlannedTable& table =
-          method == CopyMethod::engine ? tables_.back() : add(operation, variant, kAllProcessors);
-      table.cell_at = cell_with(method);
-      for (const std::int64_t piece : piece_sizes()) {
-        for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
-          if (piece * count <= largest_) {
-            table.cells.push_back(table.cell_at({{piece * count, count}}));
-          }
+    for (const std::int64_t piece : piece_sizes()) {
+      for (const std::int64_t count : {std::int64_t{64}, std::int64_t{4096}}) {
+        if (piece * count <= largest_) {
+          table.cells.push_back(table.cell_at({{piece * count, count}}));
         }
       }
     }

@@ -422,10 +422,9 @@ class StoragePlan {
   /// A load of one request's KV, from one range of the file to rows all over the device's memory.
   class Load {
    public:
-    Load(const Target& target, StorageBench& bench, std::int64_t bytes, CopyMethod method)
+    Load(const Target& target, StorageBench& bench, std::int64_t bytes)
         : device_(target.device),
           bench_(bench),
-          method_(method),
           random_(target.seed, "calibrate/places"),
           ring_(device_, MemoryKind::pinned, Bytes(kRingBytes)),
           there_(device_, MemoryKind::device, Bytes(bytes)),
@@ -476,12 +475,11 @@ class StoragePlan {
         const std::int32_t row = rows_[static_cast<std::size_t>(at(part) / row_ + i)];
         pieces.push_back({there_.data() + row * row_, data(part) + i * row_, Bytes(row_)});
       }
-      device_.copy_pieces(pieces, method_, *stream_);
+      device_.copy_pieces(pieces, *stream_);
     }
 
     Device& device_;
     StorageBench& bench_;
-    CopyMethod method_;
     RandomStream random_;
     Buffer ring_;
     Buffer there_;
@@ -494,31 +492,27 @@ class StoragePlan {
 
   /// Loads by another thread, as in a run, with notices of begin and end.
   void load_after_idle() {
-    for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-      PlannedTable& planned =
-          add_after_idle(OperationId::drive_to_device,
-                         method == CopyMethod::engine ? kCopyEngine : kAllProcessors);
-      for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
-        planned.cells.push_back(
-            {.at = {bytes},
-             .memory = Bytes(kPattern + kRing + bytes + kRingBytes),
-             .prepare = [bench = bench_, target = target_, method, bytes]() -> Sample {
-               bench->fill();
-               const Processors rest = share_processors(target.device, processors_of_thread()).rest;
-               auto load = std::make_shared<std::unique_ptr<Load>>();
-               auto worker = std::make_shared<Worker>(rest, [=] {
-                 *load = std::make_unique<Load>(target, *bench, bytes, method);
-                 return std::function([load] { (*load)->move(); });
-               });
-               return [=] {
-                 const StayOn here(rest);
-                 std::this_thread::sleep_for(kLongPause);
-                 const double seconds = worker->order().to_end;
-                 (*load)->check_last();
-                 return seconds;
-               };
-             }});
-      }
+    PlannedTable& planned = add_after_idle(OperationId::drive_to_device, kCopyEngine);
+    for (const std::int64_t bytes : {kMebibyte / 16, 4 * kMebibyte}) {
+      planned.cells.push_back({.at = {bytes},
+                               .memory = Bytes(kPattern + kRing + bytes + kRingBytes),
+                               .prepare = [bench = bench_, target = target_, bytes]() -> Sample {
+                                 bench->fill();
+                                 const Processors rest =
+                                     share_processors(target.device, processors_of_thread()).rest;
+                                 auto load = std::make_shared<std::unique_ptr<Load>>();
+                                 auto worker = std::make_shared<Worker>(rest, [=] {
+                                   *load = std::make_unique<Load>(target, *bench, bytes);
+                                   return std::function([load] { (*load)->move(); });
+                                 });
+                                 return [=] {
+                                   const StayOn here(rest);
+                                   std::this_thread::sleep_for(kLongPause);
+                                   const double seconds = worker->order().to_end;
+                                   (*load)->check_last();
+                                   return seconds;
+                                 };
+                               }});
     }
   }
 

@@ -10,10 +10,11 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-/// A link to the host needs a few hundred KiB of reads in flight. More processors do not speed a
-/// copy up, and are missing in passes beside it.
-constexpr int kCopyBlocks = 4;
-constexpr int kCopyThreads = 1024;
+/// A link to the host needs a few hundred KiB of reads in flight. More processors do not speed an
+/// upload up, and are missing in passes beside it.
+constexpr std::int64_t kUploadBlocks = 4;
+constexpr int kUploadThreads = 1024;
+constexpr int kUploadReads = 4;
 
 __device__ float sum_of_warp(float value) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -74,44 +75,29 @@ __global__ void fold_kernel(Rows rows) {
   }
 }
 
-/// Pieces by warps, in turns; moves 16 bytes at a time if both ends are aligned.
-__global__ void pieces_kernel(const Piece* __restrict__ pieces, std::int64_t count) {
-  constexpr int kAhead = 4;  // reads in flight of a thread
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * blockDim.x / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  if (at >= count) {
-    return;
+/// 16 bytes at a time, and the last ones one by one. A thread has several reads in flight, because
+/// the host's memory is far away.
+__global__ void upload_kernel(uint4* __restrict__ to, const uint4* __restrict__ from,
+                              std::int64_t bytes) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t units = bytes / static_cast<std::int64_t>(sizeof(uint4));
+  for (std::int64_t begin = first; begin < units; begin += kUploadReads * threads) {
+    uint4 moved[kUploadReads];
+    for (int i = 0; i < kUploadReads; ++i) {
+      const std::int64_t at = begin + i * threads;
+      moved[i] = from[at < units ? at : begin];
+    }
+    for (int i = 0; i < kUploadReads; ++i) {
+      const std::int64_t at = begin + i * threads;
+      if (at < units) {
+        to[at] = moved[i];
+      }
+    }
   }
-  // The list may be in the host's memory: the next piece is read while this one is copied.
-  for (Piece next = pieces[at]; at < count; at += warps) {
-    const Piece piece = next;
-    if (at + warps < count) {
-      next = pieces[at + warps];
-    }
-    const bool aligned = (reinterpret_cast<std::uintptr_t>(piece.to) |
-                          reinterpret_cast<std::uintptr_t>(piece.from)) %
-                             sizeof(uint4) ==
-                         0;
-    const std::int64_t units = aligned ? piece.bytes / static_cast<std::int64_t>(sizeof(uint4)) : 0;
-    auto* const to = static_cast<uint4*>(piece.to);
-    const auto* const from = static_cast<const uint4*>(piece.from);
-    std::int64_t i = lane;
-    for (; i + (kAhead - 1) * kWarp < units; i += kAhead * kWarp) {
-      uint4 moved[kAhead];
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
-        moved[ahead] = from[i + ahead * kWarp];
-      }
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
-        to[i + ahead * kWarp] = moved[ahead];
-      }
-    }
-    for (; i < units; i += kWarp) {
-      to[i] = from[i];
-    }
-    for (i = units * static_cast<std::int64_t>(sizeof(uint4)) + lane; i < piece.bytes; i += kWarp) {
-      static_cast<char*>(piece.to)[i] = static_cast<const char*>(piece.from)[i];
-    }
+  for (std::int64_t i = units * static_cast<std::int64_t>(sizeof(uint4)) + first; i < bytes;
+       i += threads) {
+    reinterpret_cast<char*>(to)[i] = reinterpret_cast<const char*>(from)[i];
   }
 }
 
@@ -286,10 +272,14 @@ cudaError_t fold_rows(const Rows& rows, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream) {
-  const std::int64_t blocks = (count * kWarp + kCopyThreads - 1) / kCopyThreads;
-  pieces_kernel<<<static_cast<unsigned>(std::min<std::int64_t>(blocks, kCopyBlocks)), kCopyThreads,
-                  0, stream>>>(pieces, count);
+cudaError_t upload(void* to, const void* from, std::int64_t bytes, cudaStream_t stream) {
+  if (bytes == 0) {
+    return cudaSuccess;
+  }
+  constexpr std::int64_t kBlockBytes = std::int64_t{kUploadThreads} * kUploadReads * sizeof(uint4);
+  const std::int64_t blocks = std::min(kUploadBlocks, (bytes + kBlockBytes - 1) / kBlockBytes);
+  upload_kernel<<<static_cast<unsigned>(blocks), kUploadThreads, 0, stream>>>(
+      static_cast<uint4*>(to), static_cast<const uint4*>(from), bytes);
   return cudaGetLastError();
 }
 

@@ -30,16 +30,9 @@ struct Rows {
 /// The exclusive or of the 32-bit words of each row of the slots' side.
 [[nodiscard]] cudaError_t fold_rows(const Rows& rows, cudaStream_t stream);
 
-/// One piece of a copy that warps share. A kernel can access `to`, `from` and the list itself. A
-/// copy has at least one piece. One warp copies a piece, so long ones are better
-/// cut to kPieceBytes.
-struct Piece {
-  void* to;
-  const void* from;
-  std::int64_t bytes;
-};
-constexpr std::int64_t kPieceBytes = 16 << 10;
-[[nodiscard]] cudaError_t copy_pieces(const Piece* pieces, std::int64_t count, cudaStream_t stream);
+/// Copies between memories that a kernel can access. Both addresses are multiples of 16 bytes.
+[[nodiscard]] cudaError_t upload(void* to, const void* from, std::int64_t bytes,
+                                 cudaStream_t stream);
 
 template <class Element>
 [[nodiscard]] cudaError_t rms_norm(const Element* input, Element* output, std::int64_t rows,

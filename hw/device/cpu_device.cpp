@@ -160,27 +160,13 @@ class CpuDevice final : public Device {
       push(stream, [=] { std::memcpy(to, from, static_cast<std::size_t>(bytes.value)); });
     }
   }
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
-    push(stream, [this, method, all = std::vector(pieces.begin(), pieces.end())] {
-      const auto copy_row = [](void* to, const void* from, Bytes bytes) {
-        std::memcpy(to, from, static_cast<std::size_t>(bytes.value));
-      };
-      std::vector<CopyPiece> shared;
-      Bytes total;
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
+    push(stream, [all = std::vector(pieces.begin(), pieces.end())] {
       for (const CopyPiece& piece : all) {
         for_each_row(piece, [&](void* to, const void* from) {
-          if (method == CopyMethod::engine) {
-            copy_row(to, from, piece.bytes);
-          } else {
-            shared.push_back({to, from, piece.bytes});
-            total += piece.bytes;
-          }
+          std::memcpy(to, from, static_cast<std::size_t>(piece.bytes.value));
         });
       }
-      share(std::ssize(shared), static_cast<double>(total.value), [&](std::int64_t i) {
-        const CopyPiece& row = shared[static_cast<std::size_t>(i)];
-        copy_row(row.to, row.from, row.bytes);
-      });
     });
   }
   void gather(const RowWork& work, Stream& stream) override {

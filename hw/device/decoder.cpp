@@ -197,9 +197,7 @@ void Decoder::upload(const DecoderBatch& batch, Stream& stream) {
   new_positions_ = packer.put(new_positions);
   last_rows_ = packer.put(last_rows);
   attention_.batch.slots = packer.put(batch.slots);
-  // By a kernel: the copy engine may have long loads of KV before this.
-  const CopyPiece numbers{.to = numbers_.data(), .from = staging_.data(), .bytes = packer.used()};
-  device_.copy_pieces({&numbers, 1}, CopyMethod::kernel, stream);
+  device_.upload(numbers_.data(), staging_.data(), packer.used(), stream);
   device_.record(*uploaded_, stream);
   tokens_ = tokens;
   output_rows_ = static_cast<std::int64_t>(last_rows.size());

@@ -133,10 +133,6 @@ void for_each_row(const CopyPiece& piece, Visit visit) {
   }
 }
 
-/// How a copy moves its pieces: the copy engine moves one after another, or a kernel on a few
-/// processors moves rows in parallel.
-enum class CopyMethod { engine, kernel };
-
 /// Rows between a packed side and a side that slots index: packed row i belongs to row slots[i].
 /// `slots` is in device memory. A GPU moves multiples of 16 bytes, from and to multiples of 16
 /// bytes.
@@ -249,8 +245,13 @@ class Device {
   [[nodiscard]] virtual double seconds_between(const Event& first, const Event& last) const = 0;
 
   virtual void copy(void* to, const void* from, Bytes bytes, Stream& stream) = 0;
-  virtual void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method,
-                           Stream& stream) = 0;
+  /// The copy engine moves one piece after another.
+  virtual void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) = 0;
+  /// Copies small data from pinned memory without the copy engine, whose queued copies may take
+  /// long. Both addresses are multiples of 16 bytes.
+  virtual void upload(void* to, const void* from, Bytes bytes, Stream& stream) {
+    copy(to, from, bytes, stream);
+  }
   virtual void gather(const RowWork& work, Stream& stream) = 0;
   virtual void scatter(const RowWork& work, Stream& stream) = 0;
   /// Reads the rows and writes only the exclusive or of each row's 32-bit words to `to`. Its time

@@ -132,7 +132,7 @@ std::vector<ProfileOperation> make_operations() {
        {},
        false,
        "drive to pinned memory to device, all of bytes; after_idle as in drive_read, and in "
-       "pieces of KV"},
+       "pieces of KV by the copy engine"},
       {drive_beside_copies,
        {"bytes"},
        {},

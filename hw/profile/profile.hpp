@@ -139,9 +139,9 @@ inline constexpr const char* kCold = "cold";
 inline constexpr const char* kSecond = "second";
 inline constexpr const char* kWarm = "warm";
 inline constexpr const char* kDecodeWarm = "decode_warm";
-/// Methods of copies: the device's engine piece by piece, or all processors together.
+/// The method of copies by the device's engine. Profiles may have tables of other methods, which
+/// have no effect on the simulation.
 inline constexpr const char* kCopyEngine = "copy engine";
-inline constexpr const char* kAllProcessors = "all processors";
 /// Every operation once, in the order of OperationId.
 [[nodiscard]] std::span<const ProfileOperation> profile_operations();
 [[nodiscard]] const ProfileOperation& profile_operation(OperationId id);

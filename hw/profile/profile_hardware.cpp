@@ -262,14 +262,14 @@ void add_start(MeasuredCurve& curve, const Profile& profile, OperationId operati
   }
 }
 
-/// The start of loads after idle time, from the smallest and the largest size, each by the faster
-/// way to copy.
+/// The start of loads by the copy engine after idle time, from the smallest and the largest size.
 Json load_start(const Profile& profile) {
   std::map<std::int64_t, double> seconds;
   for (const ProfileTable* table : find_tables(profile, OperationId::drive_to_device, kAfterIdle)) {
-    for (const ProfileCell& cell : table->cells) {
-      const auto [best, added] = seconds.try_emplace(cell.at[0], cell.median_seconds);
-      best->second = std::min(best->second, cell.median_seconds);
+    if (table->method == kCopyEngine) {
+      for (const ProfileCell& cell : table->cells) {
+        seconds[cell.at[0]] = cell.median_seconds;
+      }
     }
   }
   if (seconds.size() < 2) {

@@ -22,8 +22,8 @@ namespace kvtier {
 /// Drives: drive_read, drive_write (sustained, if measured) and drive_mix. Latency of the curves:
 /// the smallest block (drive_read), after idle time if measured. Queue depth 1: the largest block
 /// after idle time, without the latency, if it is slower than the drives at saturation. Start of
-/// loads: the smallest and the largest load to the device after idle time (drive_to_device). Block:
-/// the smallest one read (drive_read).
+/// loads: the smallest and the largest load to the device after idle time (drive_to_device by the
+/// copy engine). Block: the smallest one read (drive_read).
 ///
 /// Contention of the host link while GPUs compute: the median over the sizes of
 /// copy_beside_compute, relative to copy_duplex or pinned copy_h2d and copy_d2h of that size. Of

@@ -53,24 +53,18 @@ DeviceBackend::DeviceBackend(const ServingSetup& setup)
   writes_ = make(number++, StreamKind::background, processors.rest, true);
   fetches_ = make(number++, StreamKind::background, processors.rest, true);
   here_.emplace(processors.rest);
-  // By the streams of the run, because a device keeps memory for each stream.
-  const auto run_on = [this](Lane& lane, const Lane::Task& task) {
-    auto packaged = std::make_shared<std::packaged_task<void(const MoveLane&)>>(task);
-    std::future<void> done = packaged->get_future();
-    lane.add([packaged = std::move(packaged)](const MoveLane& its) { (*packaged)(its); });
-    lane.wake();
-    try {
-      done.get();
-    } catch (const std::future_error&) {
-      // The lane has failed before and drops its tasks.
-      const std::lock_guard lock(mutex_);
-      std::rethrow_exception(failure_);
-    }
-  };
-  run_on(*compute_,
-         [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
-  for (Lane* const lane : {loads_to_hbm_.get(), saves_.get(), writes_.get()}) {
-    run_on(*lane, [this](const MoveLane& its) { store_.warm_up(its); });
+  // By the stream of the run, because a device keeps memory for each stream.
+  auto warmed = std::make_shared<std::packaged_task<void(const MoveLane&)>>(
+      [this](const MoveLane& lane) { warm_up(*decoder_, store_.hbm(), *lane.stream); });
+  std::future<void> done = warmed->get_future();
+  compute_->add([warmed = std::move(warmed)](const MoveLane& its) { (*warmed)(its); });
+  compute_->wake();
+  try {
+    done.get();
+  } catch (const std::future_error&) {
+    // The lane has failed before and drops its tasks.
+    const std::lock_guard lock(mutex_);
+    std::rethrow_exception(failure_);
   }
 }
 

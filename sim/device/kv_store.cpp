@@ -198,7 +198,7 @@ void KvStore::fill_with_nan(std::span<const std::int32_t> slots) const {
                       .to_pitch = hbm_.layer_bytes(),
                       .from_pitch = row_});
   }
-  device_.copy_pieces(pieces, CopyMethod::engine, *stream_);
+  device_.copy_pieces(pieces, *stream_);
   stream_->synchronize();
 }
 
@@ -438,7 +438,7 @@ std::vector<CopyPiece> KvStore::pieces_of(const Place& from, const Place& to, La
 }
 
 void KvStore::queue_rows(const Place& from, const Place& to, Layers layers, Stream& stream) const {
-  device_.copy_pieces(pieces_of(from, to, layers), CopyMethod::engine, stream);
+  device_.copy_pieces(pieces_of(from, to, layers), stream);
 }
 
 void KvStore::submit(IoKind kind, std::span<const std::int32_t> on_drive, const Place& in_memory,
@@ -549,16 +549,6 @@ void KvStore::write_from_hbm(const KvMove& move, const MoveLane& lane) const {
     read_or_write(IoKind::write, std::span(move.to_slots).subspan(begin, copy.slots.size()), copy,
                   *lane.storage);
   });
-}
-
-void KvStore::warm_up(const MoveLane& lane) const {
-  const Place token = in_hbm(std::span(scratch_slots_).first(1));
-  const Place copy = in_scratch(lane, 1);
-  queue_rows(token, token, {0, shape_.layers}, *stream_);
-  stream_->synchronize();
-  queue_rows(token, copy, {0, shape_.layers}, *lane.stream);
-  queue_rows(copy, token, {0, shape_.layers}, *lane.stream);
-  lane.stream->synchronize();
 }
 
 // ---- Moves ----

@@ -126,9 +126,6 @@ class KvStore {
   /// Ends a move by layers; compares its bytes if moves are verified.
   void verify(const KvMove& move, const MoveLane& lane);
   void end(const KvMove& move);
-  /// Copies one token to the lane's scratch memory and back, before HBM has KV. The first copy of a
-  /// stream allocates memory, which waits for the device.
-  void warm_up(const MoveLane& lane) const;
 
   /// Number of slots that entries hold. Moves may hold more slots, of cancelled KV.
   [[nodiscard]] std::int64_t held(Medium medium) const;

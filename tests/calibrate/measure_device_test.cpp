@@ -192,7 +192,7 @@ TEST_F(StorageMeasures, NoticeALoadThatDidNotArrive) {
   class Forgetful final : public kvtier::test::ForwardingDevice {
    public:
     using ForwardingDevice::ForwardingDevice;
-    void copy_pieces(std::span<const CopyPiece>, CopyMethod, Stream&) override {}
+    void copy_pieces(std::span<const CopyPiece>, Stream&) override {}
   } device(*device_);
   (void)plan({});
   const Target target{.device = device, .model = target_.model, .memory = target_.memory};
@@ -353,9 +353,9 @@ class IdleDevice final : public kvtier::test::ForwardingDevice {
       ForwardingDevice::copy(to, from, bytes, stream);
     }
   }
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
     if (idle_ != Idle::copy) {
-      ForwardingDevice::copy_pieces(pieces, method, stream);
+      ForwardingDevice::copy_pieces(pieces, stream);
     }
   }
   void gemm(const GemmWork& work, Stream& stream) override {

@@ -102,8 +102,7 @@ TEST(Attention, RandomBatchesOfHeadsOf128UseWarpgroups) { EXPECT_GT(products_of_
 TEST(Attention, RandomBatchesOfHeadsOf128NeedNoWarpgroups) { EXPECT_EQ(products_of_batches(1), 0); }
 
 // The prompt's 320 rows (2 heads of 160 tokens) lie in 3 tiles of 128, and 60 decodes are an item
-// each, for 2 KV heads: 126 blocks. One uploads the
-// plan.
+// each, for 2 KV heads: 126 blocks. One block uploads the plan.
 TEST(Attention, LaunchesOnlyBlocksThatHaveRows) {
   const Module module(KVTIER_EMULATION "/lib/kvtier/kvtier_cuda.so");
   const auto device = module.open(0, ElementType::bfloat16);

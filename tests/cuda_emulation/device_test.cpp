@@ -40,7 +40,7 @@ TEST_F(CudaDevice, CopiesRowsInOneCall) {
                           .to_pitch = Bytes(to_pitch),
                           .from_pitch = Bytes(from_pitch)};
     const std::int64_t before = module_.counters().copies;
-    device_->copy_pieces({&piece, 1}, CopyMethod::engine, *stream_);
+    device_->copy_pieces({&piece, 1}, *stream_);
     const std::int64_t calls = module_.counters().copies - before;
     stream_->synchronize();
     for (std::int64_t row = 0; row < kRows; ++row) {
@@ -99,23 +99,16 @@ TEST_F(CudaDevice, RefusesAttentionThatItCannotPlanOrRead) {
   EXPECT_EQ(module_.fault(), "");
 }
 
-TEST_F(CudaDevice, TakesNoMoreMemoryForLaterCopiesOfPieces) {
-  const Buffer from = numbers_on(*device_, std::vector<std::uint8_t>(8192, 1));
-  const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(8192, 2));
-  const auto copy = [&](std::int64_t count) {
-    std::vector<CopyPiece> pieces;
-    for (std::int64_t i = 0; i < count; ++i) {
-      pieces.push_back({to.data() + 48 * i, from.data() + 32 * i, Bytes(16)});
-    }
-    device_->copy_pieces(pieces, CopyMethod::kernel, *stream_);
-    stream_->synchronize();
-  };
-  copy(100);
-  const std::int64_t before = module_.counters().allocations;
-  for (int i = 0; i < 20; ++i) {
-    copy(100);
-  }
-  EXPECT_EQ(module_.counters().allocations, before);
+TEST_F(CudaDevice, UploadsWithoutTheCopyEngine) {
+  const Buffer host(*device_, MemoryKind::pinned, Bytes(64));
+  std::fill_n(host.data(), 64, std::byte{1});
+  const Buffer to(*device_, MemoryKind::device, Bytes(64));
+  const std::int64_t before = module_.counters().copies;
+  device_->upload(to.data(), host.data(), Bytes(64), *stream_);
+  stream_->synchronize();
+  EXPECT_EQ(module_.counters().copies, before);
+  EXPECT_THROW(device_->upload(to.data() + 8, host.data(), Bytes(16), *stream_), DeviceError);
+  EXPECT_THROW(device_->upload(to.data(), host.data() + 8, Bytes(16), *stream_), DeviceError);
 }
 
 TEST_F(CudaDevice, CountsThePageCacheAsFreeMemoryOfTheHost) {
@@ -249,26 +242,6 @@ TEST_F(CudaDevice, LeavesNothingBehindWhenACaptureFails) {
   EXPECT_THROW(static_cast<void>(device_->capture(*stream, [] {})), DeviceError);
   EXPECT_EQ(module_.counters().graphs, 0);
   stream->synchronize();
-}
-
-TEST_F(CudaDevice, LeavesNothingBehindWhenAListOfPiecesFails) {
-  const Buffer from = numbers_on(*device_, std::vector<std::uint8_t>(64, 1));
-  const Buffer to = numbers_on(*device_, std::vector<std::uint8_t>(64, 2));
-  const CopyPiece piece{to.data(), from.data(), Bytes(64)};
-  const Counters before = module_.counters();
-  {
-    const auto stream = device_->make_stream();
-    for (const char* function : {"cudaMallocHost", "cudaEventCreateWithFlags"}) {
-      module_.fail(function, 1);
-      EXPECT_THROW(device_->copy_pieces({&piece, 1}, CopyMethod::kernel, *stream), DeviceError);
-    }
-    device_->copy_pieces({&piece, 1}, CopyMethod::kernel, *stream);
-    stream->synchronize();
-  }
-  const Counters after = module_.counters();
-  EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.events, before.events);
-  EXPECT_EQ(after.streams, before.streams);
 }
 
 TEST_F(CudaDevice, WaitsWithoutSpinningOnFewProcessors) {

@@ -177,9 +177,14 @@ plant(paged_cuda.cu sample_without_barrier
 plant(paged_cuda.cu rows_write_behind_the_last
   "i < rows.rows * units; i += stride) {"
   "i < rows.rows * units + (PLANTED ? 1 : 0); i += stride) {")
-plant(paged_cuda.cu pieces_of_any_alignment_by_16_bytes
-  "const std::int64_t units = aligned ? piece.bytes"
-  "const std::int64_t units = aligned || PLANTED ? piece.bytes")
+plant(paged_cuda.cu upload_forgets_the_last_bytes
+  "(sizeof(uint4)) + first; i < bytes;"
+  "(sizeof(uint4)) + first; i < (PLANTED ? 0 : bytes);")
+plant(paged_cuda.cu upload_writes_whole_units
+  "const std::int64_t units = bytes / static_cast<std::int64_t>(sizeof(uint4));
+  for (std::int64_t begin"
+  "const std::int64_t units = (bytes + (PLANTED ? 15 : 0)) / static_cast<std::int64_t>(sizeof(uint4));
+  for (std::int64_t begin")
 plant(paged_cuda.cu fold_shuffles_lanes_that_have_words
   "all ^= __shfl_xor_sync(0xffffffffU, all, offset);"
   "if (!PLANTED || lane < units) all ^= __shfl_xor_sync(0xffffffffU, all, offset);")
@@ -212,17 +217,6 @@ plant(cuda_device.cpp event_of_another_device
     return std::make_unique<CudaEvent>();"
   "    if (!PLANTED) select();
     return std::make_unique<CudaEvent>();")
-plant(cuda_device.cpp list_of_pieces_used_again_too_early
-  "    used.synchronize();
-    return {.pieces"
-  "    if (!PLANTED) used.synchronize();
-    return {.pieces")
-plant(cuda_device.cpp list_of_pieces_freed_early
-  "      check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
-      left"
-  "      check(\"cudaEventRecord\", cudaEventRecord(list.used.event, queue));
-      if (PLANTED) lists.reset();
-      left")
 plant(cuda_device.cpp wait_that_does_not_wait
   "  void wait(Stream& stream, Event& event) override {"
   "  void wait(Stream& stream, Event& event) override {
@@ -249,7 +243,14 @@ plant(cuda_device.cpp decode_plan_of_other_sizes
 plant(cuda_device.cpp graph_without_its_memory
   "    static_cast<void>(workspace_of(stream));  // nothing may be allocated meanwhile"
   "    if (!PLANTED) static_cast<void>(workspace_of(stream));")
-plant(cuda_device.cpp upload_that_returns_early
+plant(cuda_device.cpp copy_from_freed_memory
+  "    check(\"cudaMemcpy\", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));"
+  "    if (PLANTED) {
+      check(\"cudaMemcpyAsync\", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cudaStreamLegacy));
+      return;
+    }
+    check(\"cudaMemcpy\", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));")
+plant(cuda_device.cpp copy_that_returns_early
   "    check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));"
   "    if (!PLANTED) check(\"cudaStreamSynchronize\", cudaStreamSynchronize(cudaStreamLegacy));")
 plant(cuda_device.cpp stream_that_does_not_wait

@@ -16,7 +16,7 @@ Words words() {
     all.keys.insert(operation.shape.begin(), operation.shape.end());
     all.values.insert(operation.variants.begin(), operation.variants.end());
   }
-  all.values.insert({kEvent, kHandOver, kTransfer, kCopyEngine, kAllProcessors});
+  all.values.insert({kEvent, kHandOver, kTransfer, kCopyEngine});
   return all;
 }
 

@@ -71,36 +71,6 @@ struct CudaGraph final : Graph {
   cudaGraphExec_t instance = nullptr;
 };
 
-/// Lists of pieces of copy kernels, used in turns. A list is filled again once its last copy is
-/// done. Nothing is allocated between copies, because allocation waits for the device. Kernels read
-/// the lists in the host's memory, because the copy engine may be busy for long.
-class PieceLists {
- public:
-  using Piece = kernels::cuda::Piece;
-  static constexpr std::int64_t kPieces = 2048;
-
-  explicit PieceLists(Device& device)
-      : pieces_(device, MemoryKind::pinned, kLists * kBytes), used_(kLists) {}
-
-  struct List {
-    Piece* pieces;
-    CudaEvent& used;
-  };
-  [[nodiscard]] List next() {
-    const std::int64_t at = next_++ % kLists;
-    CudaEvent& used = used_[static_cast<std::size_t>(at)];
-    used.synchronize();
-    return {.pieces = pieces_.as<Piece>() + at * kPieces, .used = used};
-  }
-
- private:
-  static constexpr std::int64_t kLists = 64;
-  static constexpr Bytes kBytes{kPieces * static_cast<std::int64_t>(sizeof(Piece))};
-  Buffer pieces_;
-  std::deque<CudaEvent> used_;
-  std::int64_t next_ = 0;
-};
-
 /// An AttentionPlan of kernels on the device, and room for its parts.
 struct CudaAttentionPlan final : AttentionPlan {
   kernels::PagedAttentionShape shape;
@@ -137,7 +107,7 @@ struct CudaStream final : Stream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   ~CudaStream() override {
-    cudaStreamSynchronize(stream);  // queued copies use the lists
+    cudaStreamSynchronize(stream);  // queued products use the workspace
     cudaStreamDestroy(stream);
   }
   void synchronize() override { check("cudaStreamSynchronize", cudaStreamSynchronize(stream)); }
@@ -149,7 +119,6 @@ struct CudaStream final : Stream {
     return workspace.data();
   }
   cudaStream_t stream = nullptr;
-  std::optional<PieceLists> lists;
   Buffer workspace;
 };
 
@@ -260,38 +229,26 @@ class CudaDevice final : public Device {
     check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes.value),
                                              cudaMemcpyDefault, on(stream)));
   }
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
-    if (method == CopyMethod::engine) {
-      copy_by_engine(pieces, stream);
-      return;
-    }
-    using kernels::cuda::Piece;
-    std::vector<Piece> rows;
+  /// One call for each piece, unless its rows are too far apart.
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
     for (const CopyPiece& piece : pieces) {
-      for_each_row(piece, [&](std::byte* to, const std::byte* from) {
-        for (std::int64_t at = 0; at < piece.bytes.value; at += kernels::cuda::kPieceBytes) {
-          rows.push_back(
-              {to + at, from + at, std::min(kernels::cuda::kPieceBytes, piece.bytes.value - at)});
-        }
-      });
+      const auto size = [](Bytes bytes) { return static_cast<std::size_t>(bytes.value); };
+      const bool fits = std::max(piece.to_pitch, piece.from_pitch) <= info_.pitch_max;
+      if (piece.rows > 1 && piece.bytes > Bytes() && fits) {
+        check("cudaMemcpy2DAsync",
+              cudaMemcpy2DAsync(piece.to, size(piece.to_pitch), piece.from, size(piece.from_pitch),
+                                size(piece.bytes), static_cast<std::size_t>(piece.rows),
+                                cudaMemcpyDefault, on(stream)));
+      } else {
+        for_each_row(piece,
+                     [&](void* to, const void* from) { copy(to, from, piece.bytes, stream); });
+      }
     }
-    if (rows.empty()) {
-      return;
-    }
-    const cudaStream_t queue = on(stream);
-    std::optional<PieceLists>& lists = static_cast<CudaStream&>(stream).lists;
-    if (!lists) {
-      lists.emplace(*this);
-    }
-    for (std::span<const Piece> left = rows; !left.empty();) {
-      const auto count = std::min<std::size_t>(left.size(), PieceLists::kPieces);
-      const PieceLists::List list = lists->next();
-      std::ranges::copy(left.first(count), list.pieces);
-      check("copy_pieces",
-            kernels::cuda::copy_pieces(list.pieces, static_cast<std::int64_t>(count), queue));
-      check("cudaEventRecord", cudaEventRecord(list.used.event, queue));
-      left = left.subspan(count);
-    }
+  }
+  void upload(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    expect_aligned(to, kUnit);
+    expect_aligned(from, kUnit);
+    check("upload", kernels::cuda::upload(to, from, bytes.value, on(stream)));
   }
   void gather(const RowWork& work, Stream& stream) override {
     check("gather", kernels::cuda::gather_rows(rows_of(work), on(stream)));
@@ -371,9 +328,7 @@ class CudaDevice final : public Device {
     auto* const prefill = std::ranges::copy(planned.decode, decode).out;
     auto* const end = std::ranges::copy(planned.prefill, prefill).out;
     std::ranges::copy(planned.merges, reinterpret_cast<kernels::AttentionMerge*>(end));
-    const CopyPiece upload{
-        .to = mine.on_device.data(), .from = mine.on_host.data(), .bytes = lists};
-    copy_pieces({&upload, 1}, CopyMethod::kernel, stream);
+    upload(mine.on_device.data(), mine.on_host.data(), lists, stream);
     check("cudaEventRecord", cudaEventRecord(mine.uploaded.event, on(stream)));
     const auto* const first = mine.on_device.template as<kernels::AttentionItem>();
     mine.shape = shape;
@@ -460,7 +415,7 @@ class CudaDevice final : public Device {
     select();
     std::vector<Element> elements(values.size());
     std::ranges::transform(values, elements.begin(), to_element<Element>);
-    upload(to, elements.data(), elements.size() * sizeof(Element));
+    copy_from_pageable(to, elements.data(), elements.size() * sizeof(Element));
   }
   void read_elements(std::span<float> values, const void* from) override {
     select();
@@ -520,7 +475,7 @@ class CudaDevice final : public Device {
     lists.insert(lists.end(), batch.query_begin.begin(), batch.query_begin.end());
     lists.resize(lists.size() + query_begin.size(), 1);
     plan->lists = Buffer(*this, MemoryKind::device, bytes(lists.size() * sizeof lists.front()));
-    upload(plan->lists.data(), lists.data(), lists.size() * sizeof lists.front());
+    copy_from_pageable(plan->lists.data(), lists.data(), lists.size() * sizeof lists.front());
     try {
       const flashinfer_attention::Sizes sizes = flashinfer_attention::sizes_of(batch);
       plan->floats = Buffer(*this, MemoryKind::device, bytes(sizes.floats));
@@ -605,23 +560,6 @@ class CudaDevice final : public Device {
                            on(stream)));
   }
 
-  /// One call for each piece, unless its rows are too far apart.
-  void copy_by_engine(std::span<const CopyPiece> pieces, Stream& stream) {
-    for (const CopyPiece& piece : pieces) {
-      const auto size = [](Bytes bytes) { return static_cast<std::size_t>(bytes.value); };
-      const bool fits = std::max(piece.to_pitch, piece.from_pitch) <= info_.pitch_max;
-      if (piece.rows > 1 && piece.bytes > Bytes() && fits) {
-        check("cudaMemcpy2DAsync",
-              cudaMemcpy2DAsync(piece.to, size(piece.to_pitch), piece.from, size(piece.from_pitch),
-                                size(piece.bytes), static_cast<std::size_t>(piece.rows),
-                                cudaMemcpyDefault, on(stream)));
-      } else {
-        for_each_row(piece,
-                     [&](void* to, const void* from) { copy(to, from, piece.bytes, stream); });
-      }
-    }
-  }
-
   /// Throws for an address that is no multiple of the access size.
   static void expect_aligned(const void* address, std::size_t unit) {
     if (reinterpret_cast<std::uintptr_t>(address) % unit != 0) {
@@ -665,8 +603,10 @@ class CudaDevice final : public Device {
       RotaryOnDevice on_device{.positions = table.positions(),
                                .cosines = Buffer(*this, MemoryKind::device, Bytes(bytes)),
                                .sines = Buffer(*this, MemoryKind::device, Bytes(bytes))};
-      upload(on_device.cosines.data(), table.cosines().data(), static_cast<std::size_t>(bytes));
-      upload(on_device.sines.data(), table.sines().data(), static_cast<std::size_t>(bytes));
+      copy_from_pageable(on_device.cosines.data(), table.cosines().data(),
+                         static_cast<std::size_t>(bytes));
+      copy_from_pageable(on_device.sines.data(), table.sines().data(),
+                         static_cast<std::size_t>(bytes));
       tables.push_back(std::move(on_device));
     }
     return {.cosines = tables.back().cosines.template as<float>(),
@@ -674,7 +614,7 @@ class CudaDevice final : public Device {
   }
   /// cudaMemcpy from pageable memory returns when the host's memory has been read. Other streams do
   /// not wait for the rest of the copy.
-  static void upload(void* to, const void* from, std::size_t bytes) {
+  static void copy_from_pageable(void* to, const void* from, std::size_t bytes) {
     check("cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
     check("cudaStreamSynchronize", cudaStreamSynchronize(cudaStreamLegacy));
   }

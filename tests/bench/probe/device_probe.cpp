@@ -512,13 +512,13 @@ class Probe {
     double wall = 0;
     double submit = 0;
   };
-  CopyTimes copy(const std::vector<const std::vector<CopyPiece>*>& lists, CopyMethod method) {
+  CopyTimes copy(const std::vector<const std::vector<CopyPiece>*>& lists) {
     std::vector<double> walls;
     std::vector<double> submits;
     for (int i = 0; i < std::min(options_.samples, 3) + 1; ++i) {
       const Clock::time_point begin = Clock::now();
       for (std::size_t list = 0; list < lists.size(); ++list) {
-        device_.copy_pieces(*lists[list], method, *copy_streams_.at(list));
+        device_.copy_pieces(*lists[list], *copy_streams_.at(list));
       }
       const double submit = since(begin);
       for (const std::unique_ptr<Stream>& stream : copy_streams_) {
@@ -534,12 +534,10 @@ class Probe {
 
   void copies() {
     open_copy_streams();
-    report_.table(
-        "copies",
-        "copies in pieces, GB/s by wall time; the host's time of a call, microseconds a "
-        "piece",
-        {"piece KiB", "pieces", "engine to device", "engine to host", "engine both",
-         "kernel to device", "kernel to host", "kernel both", "engine submit", "kernel submit"});
+    report_.table("copies",
+                  "copies in pieces, GB/s by wall time; the host's time of a call, microseconds a "
+                  "piece",
+                  {"piece KiB", "pieces", "to device", "to host", "both", "submit"});
     constexpr std::int64_t kMost = 1000;
     for (std::int64_t kib : {4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16384}) {
       if (report_.late()) {
@@ -550,20 +548,13 @@ class Probe {
       }
       const auto in = pieces(Way::to_device, kib * 1024, kMost);
       const auto out = pieces(Way::to_host, kib * 1024, kMost);
-      nlohmann::ordered_json row{kib, in.size()};
-      std::vector<double> submits;
-      for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-        const CopyTimes alone = copy({&in}, method);
-        const CopyTimes back = copy({&out}, method);
-        const CopyTimes both = copy({&in, &out}, method);
-        row.push_back(bytes_of(in) / alone.wall * 1e-9);
-        row.push_back(bytes_of(out) / back.wall * 1e-9);
-        row.push_back((bytes_of(in) + bytes_of(out)) / both.wall * 1e-9);
-        submits.push_back(alone.submit / static_cast<double>(in.size()) * kMicro);
-      }
-      row.push_back(submits.at(0));
-      row.push_back(submits.at(1));
-      report_.row(row);
+      const CopyTimes alone = copy({&in});
+      const CopyTimes back = copy({&out});
+      const CopyTimes both = copy({&in, &out});
+      report_.row({kib, in.size(), bytes_of(in) / alone.wall * 1e-9,
+                   bytes_of(out) / back.wall * 1e-9,
+                   (bytes_of(in) + bytes_of(out)) / both.wall * 1e-9,
+                   alone.submit / static_cast<double>(in.size()) * kMicro});
     }
   }
 
@@ -586,15 +577,10 @@ class Probe {
       bool in;
       bool out;
       std::int64_t kib;
-      CopyMethod method;
     };
-    constexpr std::array<Kind, 6> kKinds{
-        Kind{"engine to device, 2 MiB", true, false, 2048, CopyMethod::engine},
-        Kind{"engine to device, 64 KiB", true, false, 64, CopyMethod::engine},
-        Kind{"kernel to device, 64 KiB", true, false, 64, CopyMethod::kernel},
-        Kind{"engine to host, 2 MiB", false, true, 2048, CopyMethod::engine},
-        Kind{"kernel to host, 64 KiB", false, true, 64, CopyMethod::kernel},
-        Kind{"engine both, 2 MiB", true, true, 2048, CopyMethod::engine}};
+    constexpr std::array<Kind, 4> kKinds{
+        Kind{"to device, 2 MiB", true, false, 2048}, Kind{"to device, 64 KiB", true, false, 64},
+        Kind{"to host, 2 MiB", false, true, 2048}, Kind{"both, 2 MiB", true, true, 2048}};
     for (const std::int64_t n : sizes({137, 1003})) {
       const DecoderBatch batch = prompt(n);
       const PassTimes alone = later(n);
@@ -614,7 +600,7 @@ class Probe {
         std::vector<double> times;
         std::vector<double> rates;
         for (int i = 0; i < std::min(options_.samples, 5); ++i) {
-          const BesideTimes one = pass_beside(batch, lists, kind.method);
+          const BesideTimes one = pass_beside(batch, lists);
           times.push_back(one.device);
           rates.push_back(one.rate);
         }
@@ -627,11 +613,10 @@ class Probe {
   /// Copies again and again in a thread of its own, until it is stopped.
   class CopyLoop {
    public:
-    CopyLoop(Device& device, Stream& stream, const std::vector<CopyPiece>& pieces,
-             CopyMethod method)
-        : thread_([this, &device, &stream, &pieces, method] {
+    CopyLoop(Device& device, Stream& stream, const std::vector<CopyPiece>& pieces)
+        : thread_([this, &device, &stream, &pieces] {
             try {
-              loop(device, stream, pieces, method);
+              loop(device, stream, pieces);
             } catch (...) {
               failure_ = std::current_exception();
               running_ = true;
@@ -663,8 +648,7 @@ class Probe {
       }
     }
 
-    void loop(Device& device, Stream& stream, const std::vector<CopyPiece>& pieces,
-              CopyMethod method) {
+    void loop(Device& device, Stream& stream, const std::vector<CopyPiece>& pieces) {
       const std::array<std::unique_ptr<Event>, 2> ends{device.make_event(), device.make_event()};
       const Clock::time_point begin = Clock::now();
       double copied = 0;
@@ -675,7 +659,7 @@ class Probe {
           end.synchronize();
           running_ = true;
         }
-        device.copy_pieces(pieces, method, stream);
+        device.copy_pieces(pieces, stream);
         device.record(end, stream);
         copied += bytes_of(pieces);
       }
@@ -696,11 +680,10 @@ class Probe {
     double rate = 0;
   };
   BesideTimes pass_beside(const DecoderBatch& batch,
-                          const std::vector<std::vector<CopyPiece>>& lists, CopyMethod method) {
+                          const std::vector<std::vector<CopyPiece>>& lists) {
     std::vector<std::unique_ptr<CopyLoop>> loops;
     for (std::size_t list = 0; list < lists.size(); ++list) {
-      loops.push_back(
-          std::make_unique<CopyLoop>(device_, *copy_streams_.at(list), lists[list], method));
+      loops.push_back(std::make_unique<CopyLoop>(device_, *copy_streams_.at(list), lists[list]));
     }
     for (const std::unique_ptr<CopyLoop>& loop : loops) {
       loop->wait_until_it_runs();
@@ -755,7 +738,7 @@ class Probe {
   void layer_waits() {
     open_copy_streams();
     report_.table("layer_waits", "a pass whose layers wait for loads, wall time in microseconds",
-                  {"copies", "tokens", "loaded tokens", "pass alone", "copies alone",
+                  {"tokens", "loaded tokens", "pass alone", "copies alone",
                    "events recorded before", "thread queues copies", "thread waits for copies"});
     const std::int64_t layers = decoder_.shape().layers;
     std::vector<std::unique_ptr<Event>> arrived;
@@ -765,10 +748,7 @@ class Probe {
     for (const std::int64_t n : sizes({37, 137, 411})) {
       const DecoderBatch batch = prompt(n);
       const double alone = later(n).wall;
-      for (const auto& [method, loaded] : {std::pair(CopyMethod::engine, loaded_max() / 4),
-                                           std::pair(CopyMethod::engine, loaded_max()),
-                                           std::pair(CopyMethod::kernel, loaded_max() / 4),
-                                           std::pair(CopyMethod::kernel, loaded_max())}) {
+      for (const std::int64_t loaded : {loaded_max() / 4, loaded_max()}) {
         if (report_.late()) {
           return;
         }
@@ -778,13 +758,8 @@ class Probe {
         Stream& copies = *copy_streams_.front();
         const auto load = [&](std::int64_t layer) {
           // Slots behind those of the pass.
-          const CopyPiece piece{.to = pool_.row(layer, pool_.slots() - loaded),
-                                .from = host.data() + (layer * bytes).value,
-                                .bytes = pool_.row_bytes(),
-                                .rows = loaded,
-                                .to_pitch = pool_.row_bytes(),
-                                .from_pitch = pool_.row_bytes()};
-          device_.copy_pieces({&piece, 1}, method, copies);
+          device_.copy(pool_.row(layer, pool_.slots() - loaded),
+                       host.data() + (layer * bytes).value, bytes, copies);
           device_.record(*arrived[static_cast<std::size_t>(layer)], copies);
         };
         const auto wait = [&](std::int64_t layer) {
@@ -832,8 +807,8 @@ class Probe {
                            {.before_layer = [&](std::int64_t layer) { loader.wait_for(layer); },
                             .after_layer = {}});
         });
-        report_.row({method == CopyMethod::engine ? "engine" : "kernel", n, loaded, alone * kMicro,
-                     copied * kMicro, before * kMicro, queued * kMicro, waited * kMicro});
+        report_.row({n, loaded, alone * kMicro, copied * kMicro, before * kMicro, queued * kMicro,
+                     waited * kMicro});
       }
     }
   }

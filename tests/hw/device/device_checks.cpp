@@ -616,77 +616,68 @@ std::string moved_rows_differ(Device& device) {
 std::string moved_pieces_differ(Device& device) {
   const auto stream = device.make_stream();
   std::mt19937 engine(5);
-  for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-    device.copy_pieces({}, method, *stream);
-    std::vector<std::uint8_t> bytes(200000);
-    std::ranges::generate(bytes, [&] { return static_cast<std::uint8_t>(engine()); });
-    const Buffer from = numbers_on(device, bytes);
-    const Buffer host(device, MemoryKind::pinned, from.size());
-    const Buffer back = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
-    std::vector<CopyPiece> out;
-    std::vector<CopyPiece> in;
-    const std::int64_t sizes[] = {1, 15, 16, 17, 4096, 31, 100000, 3};
-    std::int64_t at = 0;
-    for (std::size_t i = 0; at < from.size().value; ++i) {
-      const std::int64_t size = std::min(sizes[i % std::size(sizes)], from.size().value - at);
-      out.push_back({host.data() + at, from.data() + at, Bytes(size)});
-      in.push_back({back.data() + at, host.data() + at, Bytes(size)});
-      at += size;
-    }
-    std::ranges::shuffle(out, engine);
-    device.copy_pieces(out, method, *stream);
-    device.copy_pieces(in, method, *stream);
-    stream->synchronize();
-    if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
-      return method == CopyMethod::engine ? "engine" : "kernel";
-    }
-    // Rows at different distances on each side.
-    constexpr std::int64_t kRows = 50;
-    constexpr std::int64_t kRow = 48;
-    constexpr std::int64_t kPitch = 1000;
-    constexpr std::int64_t kHostPitch = 64;
-    constexpr std::int64_t kBackPitch = 3000;
-    const Buffer spread = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
-    const CopyPiece rows_out{.to = host.data(),
-                             .from = from.data(),
-                             .bytes = Bytes(kRow),
-                             .rows = kRows,
-                             .to_pitch = Bytes(kHostPitch),
-                             .from_pitch = Bytes(kPitch)};
-    const CopyPiece rows_in{.to = spread.data(),
-                            .from = host.data(),
-                            .bytes = Bytes(kRow),
-                            .rows = kRows,
-                            .to_pitch = Bytes(kBackPitch),
-                            .from_pitch = Bytes(kHostPitch)};
-    device.copy_pieces({&rows_out, 1}, method, *stream);
-    device.copy_pieces({&rows_in, 1}, method, *stream);
-    stream->synchronize();
-    std::vector<std::uint8_t> expected(bytes.size());
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      std::copy_n(bytes.begin() + row * kPitch, kRow, expected.begin() + row * kBackPitch);
-    }
-    if (numbers_from<std::uint8_t>(device, spread.data(), bytes.size()) != expected) {
-      return method == CopyMethod::engine ? "rows by the engine" : "rows by the kernel";
-    }
-    // More copies than a stream queues at a time, and one of many pieces.
-    constexpr std::int64_t kCopies = 70;
-    constexpr std::int64_t kPieces = 3000;
-    const Buffer many = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
-    std::vector<CopyPiece> pieces;
-    for (std::int64_t i = 0; i < kCopies + kPieces; ++i) {
-      pieces.push_back({many.data() + i * kRow, from.data() + i * kRow, Bytes(kRow)});
-    }
-    for (std::int64_t i = 0; i < kCopies; ++i) {
-      device.copy_pieces(std::span(pieces).subspan(static_cast<std::size_t>(i), 1), method,
-                         *stream);
-    }
-    device.copy_pieces(std::span(pieces).subspan(kCopies), method, *stream);
+  device.copy_pieces({}, *stream);
+  std::vector<std::uint8_t> bytes(300000);
+  std::ranges::generate(bytes, [&] { return static_cast<std::uint8_t>(engine()); });
+  const Buffer from = numbers_on(device, bytes);
+  const Buffer host(device, MemoryKind::pinned, from.size());
+  const Buffer back = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+  std::vector<CopyPiece> out;
+  std::vector<CopyPiece> in;
+  const std::int64_t sizes[] = {1, 15, 16, 17, 4096, 31, 100000, 3};
+  std::int64_t at = 0;
+  for (std::size_t i = 0; at < from.size().value; ++i) {
+    const std::int64_t size = std::min(sizes[i % std::size(sizes)], from.size().value - at);
+    out.push_back({host.data() + at, from.data() + at, Bytes(size)});
+    in.push_back({back.data() + at, host.data() + at, Bytes(size)});
+    at += size;
+  }
+  std::ranges::shuffle(out, engine);
+  device.copy_pieces(out, *stream);
+  device.copy_pieces(in, *stream);
+  stream->synchronize();
+  if (numbers_from<std::uint8_t>(device, back.data(), bytes.size()) != bytes) {
+    return "pieces";
+  }
+  // Rows at different distances on each side.
+  constexpr std::int64_t kRows = 50;
+  constexpr std::int64_t kRow = 48;
+  constexpr std::int64_t kPitch = 1000;
+  constexpr std::int64_t kHostPitch = 64;
+  constexpr std::int64_t kBackPitch = 3000;
+  const Buffer spread = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+  const CopyPiece rows_out{.to = host.data(),
+                           .from = from.data(),
+                           .bytes = Bytes(kRow),
+                           .rows = kRows,
+                           .to_pitch = Bytes(kHostPitch),
+                           .from_pitch = Bytes(kPitch)};
+  const CopyPiece rows_in{.to = spread.data(),
+                          .from = host.data(),
+                          .bytes = Bytes(kRow),
+                          .rows = kRows,
+                          .to_pitch = Bytes(kBackPitch),
+                          .from_pitch = Bytes(kHostPitch)};
+  device.copy_pieces({&rows_out, 1}, *stream);
+  device.copy_pieces({&rows_in, 1}, *stream);
+  stream->synchronize();
+  std::vector<std::uint8_t> expected(bytes.size());
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    std::copy_n(bytes.begin() + row * kPitch, kRow, expected.begin() + row * kBackPitch);
+  }
+  if (numbers_from<std::uint8_t>(device, spread.data(), bytes.size()) != expected) {
+    return "rows";
+  }
+  // Uploads of whole and broken units of 16 bytes, to the last byte.
+  for (const std::int64_t size : {0, 1, 15, 16, 100, 4097, 299999}) {
+    std::ranges::copy(bytes, host.as<std::uint8_t>());
+    const Buffer uploaded = numbers_on(device, std::vector<std::uint8_t>(bytes.size()));
+    device.upload(uploaded.data(), host.data(), Bytes(size), *stream);
     stream->synchronize();
     expected.assign(bytes.size(), 0);
-    std::copy_n(bytes.begin(), (kCopies + kPieces) * kRow, expected.begin());
-    if (numbers_from<std::uint8_t>(device, many.data(), bytes.size()) != expected) {
-      return "many pieces";
+    std::copy_n(bytes.begin(), size, expected.begin());
+    if (numbers_from<std::uint8_t>(device, uploaded.data(), bytes.size()) != expected) {
+      return "upload";
     }
   }
   return "";
@@ -759,7 +750,7 @@ std::string streams_lose_order(Device& device) {
           {back.data() + i * layer.value, doubled.data() + place, layer / 2},
           {back.data() + i * layer.value + layer.value / 2,
            doubled.data() + place + layer.value / 2, layer / 2}};
-      device.copy_pieces(halves, i % 2 == 0 ? CopyMethod::kernel : CopyMethod::engine, *saves);
+      device.copy_pieces(halves, *saves);
       device.record(at(saved, i), *saves);
     });
   }

@@ -30,8 +30,11 @@ class ForwardingDevice : public Device {
   void copy(void* to, const void* from, Bytes bytes, Stream& stream) override {
     host_.copy(to, from, bytes, stream);
   }
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
-    host_.copy_pieces(pieces, method, stream);
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
+    host_.copy_pieces(pieces, stream);
+  }
+  void upload(void* to, const void* from, Bytes bytes, Stream& stream) override {
+    host_.upload(to, from, bytes, stream);
   }
   void gather(const RowWork& work, Stream& stream) override { host_.gather(work, stream); }
   void scatter(const RowWork& work, Stream& stream) override { host_.scatter(work, stream); }

@@ -164,22 +164,6 @@ TEST_F(CpuDevice, MovesLargeRowsWithAllThreads) {
   }
 }
 
-TEST_F(CpuDevice, CopiesPiecesByEitherMethod) {
-  const std::vector<float> values = random_values(std::size_t{1} << 18, 1);
-  const Buffer from = elements(values);
-  for (const CopyMethod method : {CopyMethod::engine, CopyMethod::kernel}) {
-    const Buffer to(*device_, MemoryKind::device, from.size());
-    std::vector<CopyPiece> pieces;
-    constexpr std::int64_t kPiece = 8192;
-    for (std::int64_t at = 0; at < from.size().value; at += kPiece) {
-      pieces.push_back({to.data() + at, from.data() + at, Bytes(kPiece)});
-    }
-    device_->copy_pieces(pieces, method, *stream_);
-    stream_->synchronize();
-    EXPECT_EQ(read(to, values.size()), values);
-  }
-}
-
 // One request of four tokens whose values are 1, 2, 3, 4 and whose keys are all alike: the last
 // query sees the mean of all, 2.5, the one before it the mean of three, 2.
 TEST_F(CpuDevice, AttendsCausallyThroughSlots) {

@@ -247,9 +247,9 @@ class WithoutWaits final : public ForwardingDevice {
  public:
   explicit WithoutWaits(Device& host) : ForwardingDevice(host), host_(host) {}
   void wait(Stream&, Event&) override {}
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
     host_.busy(2e-3, stream);
-    host_.copy_pieces(pieces, method, stream);
+    host_.copy_pieces(pieces, stream);
   }
 
  private:

@@ -88,10 +88,10 @@ TransferCommand transfer(Medium from, Medium to, EntryKey key, std::int64_t firs
 class SlowCopies final : public ForwardingDevice {
  public:
   explicit SlowCopies(Device& host) : ForwardingDevice(host), host_(host) {}
-  void copy_pieces(std::span<const CopyPiece> pieces, CopyMethod method, Stream& stream) override {
+  void copy_pieces(std::span<const CopyPiece> pieces, Stream& stream) override {
     constexpr double kLate = 2e-4;
     host_.busy(kLate, stream);
-    host_.copy_pieces(pieces, method, stream);
+    host_.copy_pieces(pieces, stream);
   }
 
  private:
@@ -204,9 +204,9 @@ void go_to_the_drive_and_back(std::int64_t tokens, std::int64_t head_dim, bool b
 class PieceLog final : public ForwardingDevice {
  public:
   explicit PieceLog(Device& host) : ForwardingDevice(host), host_(host) {}
-  void copy_pieces(std::span<const CopyPiece> copied, CopyMethod method, Stream& stream) override {
+  void copy_pieces(std::span<const CopyPiece> copied, Stream& stream) override {
     pieces.insert(pieces.end(), copied.begin(), copied.end());
-    host_.copy_pieces(copied, method, stream);
+    host_.copy_pieces(copied, stream);
   }
 
   [[nodiscard]] const DeviceInfo& info() const override { return info_; }
