@@ -72,7 +72,9 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   later_writes_.resize(tiers_.size());
   counted_.resize(tiers_.size());
   requests_.set_stored(this);
-  writes_back_ = is_tree_ && tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction;
+  writes_back_ = tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction &&
+                 (!has_entries(rules.pools[0].unit) || rules.edges[0].stalls);
+  loads_beside_writes_ = has_victims_behind(rules);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
 }
 
@@ -138,7 +140,9 @@ void BlockBatcher::on_completion(Completion completion) {
             requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
             requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
           }
-        } else if (purpose != kIterationLoad) {
+        } else if (purpose == kIterationLoad) {
+          load_.reset();
+        } else {
           end_load(static_cast<SessionSlot>(rest));
         }
       }
@@ -258,19 +262,29 @@ void BlockBatcher::launch_if_ready() {
   settle();
   if (has_memory && saving_ == 0) {
     launch();
+  } else if (has_memory && loads_beside_writes_ && !load_began_ && tokens_to_load().value > 0) {
+    load_began_ = true;
+    load_ = move(1, tokens_to_load(), prompts_.front(), kIterationLoad);
   }
+}
+
+Tokens BlockBatcher::tokens_to_load() const {
+  Tokens sum;
+  for (const SessionSlot slot : prompts_) {
+    sum += work_[slot].loads;
+  }
+  return sum;
 }
 
 void BlockBatcher::launch() {
   planned_ = false;
   parts_.clear();
   keys_.clear();
-  loaded_now_ = Tokens(0);
+  loaded_now_ = tokens_to_load();
   for (const SessionSlot slot : prompts_) {
     const Work& work = work_[slot];
     parts_.push_back({.added = work.chunk, .past = work.computed});
     keys_.push_back(requests_.key(slot));
-    loaded_now_ += work.loads;
   }
   decoding_ = 0;
   context_ = Tokens(0);
@@ -336,9 +350,11 @@ void BlockBatcher::start_iteration() {
   if (backend_.wants_contexts()) [[unlikely]] {
     tell_contexts();
   }
-  const bool loads = loaded_now_.value > 0;
-  const TransferId load =
-      loads ? move(1, loaded_now_, prompts_.front(), kIterationLoad) : TransferId{};
+  if (loaded_now_.value > 0 && !std::exchange(load_began_, false)) {
+    load_ = move(1, loaded_now_, prompts_.front(), kIterationLoad);
+  }
+  const bool loads = load_.has_value();
+  const TransferId load = loads ? *load_ : TransferId{};
   backend_.start_iteration(
       {.parts = parts_,
        .keys = keys_,

@@ -165,6 +165,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// The GPUs begin what has been put together, if it has all that it waits for.
   void launch_if_ready();
   void launch();
+  /// By the requests of the planned iteration.
+  [[nodiscard]] Tokens tokens_to_load() const;
   /// The iteration reads KV from behind the second tier, before it loads it. False: there is none.
   [[nodiscard]] bool begin_far_load();
   void end_far_load();
@@ -286,8 +288,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<std::int64_t> block_tokens_;  // by tier
   Bytes bytes_per_token_;
   bool is_tree_;
-  /// Nodes are written to the tier behind when they are evicted, which a batch waits for.
-  bool writes_back_;
+  /// What HBM evicts is written to the tier behind, which a batch waits for.
+  bool writes_back_ = false;
+  /// An iteration's load need not wait for the writes of victims: the link has both directions.
+  bool loads_beside_writes_ = false;
   /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
@@ -348,6 +352,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<SessionSlot> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_
+  /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
+  /// of the planned one has begun.
+  std::optional<TransferId> load_;
+  bool load_began_ = false;
   /// Tokens that the iteration in work loads, and those of them from behind the second tier.
   Tokens loaded_now_;
   Tokens far_now_;

@@ -54,6 +54,18 @@ RunConfig with_offload(RunConfig config, std::int64_t blocks, std::int64_t ms) {
   return config;
 }
 
+/// Host memory with what HBM evicts, which a token takes 1 ms to reach, and 1 ms to come back.
+RunConfig with_victims_behind(RunConfig config) {
+  config = with_offload(config, 1000, 1);
+  TierConfig& dram = *config.system.tiers.dram;
+  dram.inclusive = false;
+  dram.write = WriteMoment::on_evict;
+  config.system.blocks->duplicates = Duplicates::merged;
+  config.system.load.wait = LoadWait::batch;
+  config.system.load.discipline = LoadDiscipline::blocking;
+  return config;
+}
+
 void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
                   std::int64_t first_token, std::int64_t finished) {
   EXPECT_EQ(r.arrived, at_ms(arrived));
@@ -618,6 +630,31 @@ RunConfig random_blocks(std::uint64_t seed) {
 std::uint64_t wanted_cases() {
   const char* cases = std::getenv("KVTIER_TEST_CASES");
   return cases == nullptr ? 100 : std::strtoull(cases, nullptr, 10);
+}
+
+TEST(BlockBatcher, VictimsAreWrittenBeforeTheIterationThatTakesTheirMemory) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_victims_behind(vllm_config(30)), kPerToken, kIteration,
+                    {session(0, {turn(20, 1)}), session(100, {turn(5, 21)})}, stepping);
+    run.run();
+    // A leaves 20 blocks, and 10 are empty. B has its first token at 105. The KV of 15 of its 20
+    // decodes takes a block of A, which is written within 1 ms before the iteration.
+    expect_times(run.request(1, 0), 100, 100, 105, 105 + 20 * 10 + 15);
+  }
+}
+
+TEST(BlockBatcher, AnIterationLoadsWhileVictimsAreWritten) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_victims_behind(vllm_config(30)), kPerToken, kIteration,
+                    {session(0, {turn(20, 1), turn(5, 1, 180)}), session(100, {turn(25, 1)})},
+                    stepping);
+    run.run();
+    // B evicts 15 of A's 20 blocks: 15 ms, then 25.
+    expect_times(run.request(1, 0), 100, 100, 140, 140);
+    // 26 tokens: 5 are in HBM, 15 are loaded within 15 ms. The other 6 are computed when 21 blocks
+    // of B have been written, within 21 ms.
+    expect_times(run.request(0, 1), 200, 200, 227, 227);
+  }
 }
 
 TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
