@@ -156,6 +156,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     KVTIER_ASSERT(found != moves_.end(), "a move arrives once");
     const Move move = std::move(found->second);
     moves_.erase(found);
+    relieve_before_arrival(move);
     for (const BlockRun& run : move.blocks) {
       if (move.to > 1) {
         pools_[move.to - 1]->unpin(run);
@@ -304,6 +305,12 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::int64_t end = 0;
     std::uint32_t copy = 0;
   };
+  /// Blocks that are read in a pool, and stay there meanwhile, and the pool into which they come.
+  struct Load {
+    std::size_t pool = 1;
+    std::size_t to = 1;
+    BlockRun run;
+  };
   using Intervals = boost::icl::interval_set<std::int64_t>;
   using Interval = Intervals::interval_type;
   /// An offload's record of a request, by the places of the next pool's blocks in its context.
@@ -328,10 +335,10 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
     std::vector<Copies> copies;
-    /// The end of the blocks of the pool behind that it found, those that it loads from there, and
-    /// the end of these.
+    /// The end of the blocks of the pool behind that it found, the blocks that it loads from there
+    /// and from slower pools, and the end of these.
     std::int64_t found_behind = 0;
-    std::vector<BlockRun> loads;
+    std::vector<Load> loads;
     Tokens loaded;
     /// Blocks that come up for it, by pool: others find them there when they are in its memory.
     std::vector<std::pair<std::size_t, BlockRun>> promoted;
@@ -688,6 +695,18 @@ class ExtentStore final : public Store, private OffloadCalls {
       moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
     }
   }
+  /// Before blocks that have arrived are written on.
+  void relieve_before_arrival(const Move& move) {
+    if (move.to < rules_.edges.size() && relieves_before_writes(move.to + 1) &&
+        rules_.edges[move.to].write == Write::with_compute) {
+      std::vector<Stretch> paths;
+      for (const BlockRun& run : move.blocks) {
+        streams_.path(run.stream, run.end, rules_.pools[move.to].block.value, path_);
+        paths.insert(paths.end(), path_.begin(), path_.end());
+      }
+      relieve_before_write(move.to + 1, paths, move.blocks);
+    }
+  }
   /// Blocks that were written to a pool are there.
   void arrive(std::size_t pool, const BlockRun& run) {
     pools_[pool]->end_write(run);
@@ -695,10 +714,18 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// What a request loads is in its memory.
   void end_loads(Request& request) {
-    for (const BlockRun& run : request.loads) {
-      pools_[1]->end_load(run);
+    for (const Load& load : request.loads) {
+      pools_[load.pool]->end_load(load.run);
     }
-    request.loads.clear();
+    for (const Load& load : std::exchange(request.loads, {})) {
+      if (load.to < load.pool) {
+        for_each_piece(*pools_[load.to], load.run, [&](const Piece& piece) {
+          if (piece.present) {
+            leave_below(load.to, {load.run.stream, piece.begin, piece.end, load.run.first});
+          }
+        });
+      }
+    }
     for (const auto& [pool, run] : std::exchange(request.promoted, {})) {
       arrive(pool, run);
     }
@@ -757,23 +784,27 @@ class ExtentStore final : public Store, private OffloadCalls {
       evict(index, blocks);
     }
   }
-  /// Before blocks of a path (path_) from this one on are written there: what is there of it stays.
-  void relieve_before_write(std::size_t index, std::int64_t begin) {
-    if (!rules_.pools[index].relief || rules_.pools[index].relief->in_background) {
-      return;
-    }
+  [[nodiscard]] bool relieves_before_writes(std::size_t index) const {
+    return rules_.pools[index].relief && !rules_.pools[index].relief->in_background;
+  }
+  /// Before blocks are written there: what is there of their paths stays.
+  void relieve_before_write(std::size_t index, const std::vector<Stretch>& paths,
+                            const std::vector<BlockRun>& written) {
     ExtentPool& pool = *pools_[index];
     std::int64_t missing = 0;
     std::vector<BlockRun> here;
-    walk(path_, End::head, [&](BlockRun run) {
+    walk(paths, End::head, [&](const BlockRun& run) {
       for_each_piece(pool, run, [&](const Piece& piece) {
         if (piece.present) {
           here.push_back({run.stream, piece.begin, piece.end, End::head});
-        } else if (piece.end > begin) {
-          missing += piece.end - std::max(piece.begin, begin);
         }
       });
     });
+    for (const BlockRun& run : written) {
+      for_each_piece(pool, run, [&](const Piece& piece) {
+        missing += piece.present ? 0 : piece.end - piece.begin;
+      });
+    }
     for (const BlockRun& run : here) {
       pool.pin(run);
     }
@@ -924,6 +955,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     promote(request);
+    const auto first = static_cast<std::ptrdiff_t>(request.loads.size());
     request.loaded = match.tokens;
     if (offloads_) {
       request.offered.next = end;
@@ -934,21 +966,22 @@ class ExtentStore final : public Store, private OffloadCalls {
       // Blocks that found no room there on their way from a slower pool do not stay.
       for_each_piece(*pools_[1], run, [&](const Piece& piece) {
         if (piece.present) {
-          request.loads.push_back({run.stream, piece.begin, piece.end, End::head});
+          request.loads.push_back({1, 1, {run.stream, piece.begin, piece.end, End::head}});
         }
       });
       if (offloads_ && run.begin < run.end) {
         note_reuse(request.offered, run);
       }
     }
-    for (const BlockRun& run : request.loads) {
-      pools_[1]->begin_load(run);
+    for (auto load = request.loads.begin() + first; load != request.loads.end(); ++load) {
+      pools_[1]->begin_load(load->run);
     }
     if (!rules_.loads_alone) {
       publish(request, match.tokens);
     }
   }
-  /// Blocks that were found behind the second pool come nearer.
+  /// Blocks that were found behind the second pool come nearer. Where moves take time, they are
+  /// read there until the request's loads have ended.
   void promote(Request& request) {
     std::int64_t at =
         request.places.empty() || !offloads_ ? 0 : request.found * block() / size_behind();
@@ -959,7 +992,14 @@ class ExtentStore final : public Store, private OffloadCalls {
       for (const Stretch& stretch : behind_) {
         const BlockRun run{stretch.stream, std::max(at, stretch.begin),
                            std::min(place.end, stretch.end), End::head};
-        if (to < place.pool && run.begin < run.end) {
+        if (run.begin >= run.end) {
+          continue;
+        }
+        if (place.pool > 1 && rules_.edges[place.pool - 1].timed) {
+          request.loads.push_back({place.pool, to, run});
+          pools_[place.pool]->begin_load(run);
+        }
+        if (to < place.pool) {
           runs.emplace_back(to, run);
           wanted += to == 1 ? run.size() : 0;
         }
@@ -992,9 +1032,18 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     streams_.path(request.context.stream, end, size_behind(), path_);
-    for (std::size_t i = 1; i < pools_.size(); ++i) {
-      if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
-        relieve_before_write(i, request.offered.next);
+    std::vector<BlockRun> written;
+    walk(path_, End::head, [&](BlockRun run) {
+      run.begin = std::max(run.begin, request.offered.next);
+      if (run.begin < run.end) {
+        written.push_back(run);
+      }
+    });
+    // What takes time is written on when it has arrived.
+    for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
+      if (relieves_before_writes(i) &&
+          (i == 1 || rules_.edges[i - 1].write == Write::with_compute)) {
+        relieve_before_write(i, path_, written);
       }
     }
     put_new(1, request.offered.next, end);
@@ -1142,15 +1191,16 @@ class ExtentStore final : public Store, private OffloadCalls {
         for (std::int64_t end = run.end; end > run.begin;) {
           const Alike alike = last_alike(offered, run.begin, end);
           if (alike.reused || (alike.used && by_recency) || intersects(offered.inserted, end - 1)) {
-            for_each_piece(pool, {run.stream, alike.begin, end, End::tail},
-                           [&](const Piece& piece) {
-                             const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
-                             if (piece.present && !alike.reused) {
-                               pool.touch(part, piece.extent, false);
-                             } else if (piece.present && pool.put(part, piece.extent, true)) {
-                               write(1, part);
-                             }
-                           });
+            for_each_piece(
+                pool, {run.stream, alike.begin, end, End::tail}, [&](const Piece& piece) {
+                  const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
+                  const bool arrived = piece.present && !pool.is_written(piece.extent);
+                  if (piece.present && !alike.reused) {
+                    pool.touch(part, piece.extent, false);
+                  } else if (piece.present && pool.put(part, piece.extent, true) && arrived) {
+                    write(1, part);
+                  }
+                });
           }
           end = alike.begin;
         }

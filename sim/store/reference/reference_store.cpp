@@ -573,9 +573,13 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
       const auto next = static_cast<std::size_t>(request.offered.next);
-      for (std::size_t i = 1; i < pools_.size() && next < keys.size(); ++i) {
+      const auto takes_time = [&](std::size_t i) {
+        return rules_.edges[i - 1].timed && !stalls_for_writes(rules_.edges[i - 1]);
+      };
+      for (std::size_t i = 1;
+           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(i - 1)); ++i) {
         if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
-          relieve_before_write(i, keys, next);
+          relieve_before_write(i, keys, {keys.begin() + request.offered.next, keys.end()});
         }
       }
       if (next < keys.size()) {
@@ -588,10 +592,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] bool offloads() const override { return is_offload(rules_); }
   void loaded(RequestId id) override {
     Request& request = requests_.at(id.value);
-    for (Block* block : request.loads) {
-      end_load(block);
+    for (const Load& load : request.loads) {
+      end_load(load.pool, load.block);
     }
-    request.loads.clear();
+    for (const Load& load : std::exchange(request.loads, {})) {
+      if (load.to < load.pool && pools_[load.to]->find(load.key) != nullptr) {
+        leave_below(load.to, load.key);
+      }
+    }
     for (const auto& [pool, block] : std::exchange(request.promoted, {})) {
       arrive(pool, block);
     }
@@ -623,6 +631,18 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void copied(std::uint32_t id) override {
     const Move move = moves_.at(id);
     moves_.erase(id);
+    if (move.to < rules_.edges.size() && rules_.edges[move.to].write == Write::with_compute) {
+      std::vector<Key> paths;
+      std::vector<Key> written;
+      for (const Block* block : move.blocks) {
+        written.push_back(block->key);
+        for (const Key& key :
+             keys_behind({block->key.first, size_behind() * (block->key.second + 1)})) {
+          paths.push_back(key);
+        }
+      }
+      relieve_before_write(move.to + 1, paths, written);
+    }
     for (Block* block : move.blocks) {
       if (move.to > 1) {
         pools_[move.to - 1]->unpin(pools_[move.to - 1]->find(block->key));
@@ -717,6 +737,13 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::set<std::int64_t> reused;
     std::set<std::int64_t> missed;
   };
+  /// A block that is read in a pool, and the pool into which it comes.
+  struct Load {
+    std::size_t pool = 1;
+    std::size_t to = 1;
+    Block* block = nullptr;
+    Key key;
+  };
   struct Request {
     Context context;
     /// With a key, in order; the first `found` were found.
@@ -727,7 +754,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     /// Place of each found block.
     std::vector<std::size_t> places{};
     /// Blocks that it loads, and the end of what it has when they are there.
-    std::vector<Block*> loads{};
+    std::vector<Load> loads{};
     Tokens loaded{};
     /// Blocks that come up for it, by pool.
     std::vector<std::pair<std::size_t, Block*>> promoted{};
@@ -759,12 +786,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
     for (const Key& key : keys_of(blocks)) {
       note_reuse(requests_.at(id.value).offered, key, key.second);
-      begin_load(pools_[1]->find(key));
+      begin_load(1, pools_[1]->find(key));
     }
   }
   void end_load(const std::vector<Stretch>& blocks) override {
     for (const Key& key : keys_of(blocks)) {
-      end_load(pools_[1]->find(key));
+      end_load(1, pools_[1]->find(key));
     }
   }
   void set_target(double target) override { pools_[1]->set_target(target); }
@@ -784,13 +811,13 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
             .lists = pool.lists(),
             .target = pool.target()};
   }
-  void begin_load(Block* block) {
-    pools_[1]->pin(block);
+  void begin_load(std::size_t pool, Block* block) {
+    pools_[pool]->pin(block);
     ++block->loads;
   }
-  void end_load(Block* block) {
+  void end_load(std::size_t pool, Block* block) {
     --block->loads;
-    pools_[1]->unpin(block);
+    pools_[pool]->unpin(block);
   }
 
   // ---- The pools behind the first one ----
@@ -871,6 +898,13 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
       wanted += comes_to(i) == 1 && places[i] > 1 ? 1 : 0;
     }
+    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+      if (places[i] > 1 && rules_.edges[places[i] - 1].timed) {
+        Block* here = pools_[places[i]]->find(keys[i]);
+        begin_load(places[i], here);
+        request.loads.push_back({places[i], comes_to(i), here, keys[i]});
+      }
+    }
     std::int64_t room = make_room_for_write(1, wanted);
     for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
       const std::size_t to = comes_to(i);
@@ -891,8 +925,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (auto i = static_cast<std::size_t>(match.by_pool[0].value / size_behind().value); i < end;
          ++i) {
       if (Block* here = pools_[1]->find(keys[i])) {
-        begin_load(here);
-        request.loads.push_back(here);
+        begin_load(1, here);
+        request.loads.push_back({1, 1, here, keys[i]});
       }
       if (offloads()) {
         note_reuse(request.offered, keys[i], static_cast<std::int64_t>(i));
@@ -1022,7 +1056,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (offered.reused.contains(*i)) {
         pools_[1]->use(here);
         ++here->puts;
-        write(1, *here);
+        if (here->writes == 0) {
+          write(1, *here);
+        }
       } else if (rules_.pools[1].eviction == "lru" || offered.inserted.contains(*i)) {
         pools_[1]->use(here, false);
       }
@@ -1205,21 +1241,23 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void relieve(std::size_t i, std::int64_t blocks) {
     free_blocks(i, std::min(blocks, pools_[i]->evictable()));
   }
-  /// Before the keys from `next` on are written there; what is there of them all stays.
-  void relieve_before_write(std::size_t i, const std::vector<Key>& keys, std::size_t next) {
+  /// Before keys are written there; what is there of their paths stays.
+  void relieve_before_write(std::size_t i, const std::vector<Key>& paths,
+                            const std::vector<Key>& written) {
     const PoolRules& rules = rules_.pools[i];
     if (!rules.relief || rules.relief->in_background) {
       return;
     }
     std::vector<Block*> here;
     std::int64_t missing = 0;
-    for (std::size_t j = 0; j < keys.size(); ++j) {
-      if (Block* found = pools_[i]->find(keys[j])) {
+    for (const Key& key : paths) {
+      if (Block* found = pools_[i]->find(key)) {
         pools_[i]->pin(found);
         here.push_back(found);
-      } else {
-        missing += j >= next ? 1 : 0;
       }
+    }
+    for (const Key& key : written) {
+      missing += pools_[i]->find(key) == nullptr ? 1 : 0;
     }
     if (missing > 0) {
       relieve(i, relief_before_write(rules, pools_[i]->used, missing));

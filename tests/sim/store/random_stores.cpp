@@ -18,6 +18,15 @@ T one_of(RandomStream& random, const std::array<T, N>& values) {
 
 bool coin(RandomStream& random) { return random.index(2) == 0; }
 
+/// Takes one out of a list.
+template <class T>
+T take_any(std::vector<T>& list, RandomStream& random) {
+  const auto at = random.index(std::ssize(list));
+  const T taken = list[static_cast<std::size_t>(at)];
+  list.erase(list.begin() + at);
+  return taken;
+}
+
 /// Priorities, leaves, relief and filters.
 void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
   const std::size_t pools = rules.pools.size();
@@ -443,7 +452,40 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     return "no log";
   }
   SimTime now;
-  for (int call = 0; call < calls; ++call) {
+  const auto arrive = [&](const std::pair<std::size_t, std::uint32_t>& copy) {
+    a[copy.first]->copied(copy.second);
+    b[copy.first]->copied(copy.second);
+  };
+  const auto load_all = [&](Held& one) {
+    if (one.loads && rules.requests_in_first && !has_entries(rules.pools[0].unit)) {
+      for (const auto& [store, id] :
+           {std::pair(a[one.instance].get(), one.a), {b[one.instance].get(), one.b}}) {
+        store->loaded(id);
+        store->publish_loaded(id);
+      }
+    }
+    one.loads = false;
+  };
+  const auto release = [&](const Held& one) {
+    a[one.instance]->release(one.a);
+    b[one.instance]->release(one.b);
+    if (a[one.instance]->offloads()) {
+      released.push_back(one);
+    }
+  };
+  const auto end = [&](const Held& one) {
+    for (const auto& [store, id] :
+         {std::pair(a[one.instance].get(), one.a), {b[one.instance].get(), one.b}}) {
+      static_cast<void>(store->offer(id, one.context.tokens));
+      store->end(id);
+    }
+  };
+  // Behind the last call all that is held, fetched and moved comes to its end.
+  const auto drains = [&] {
+    return !held.empty() || !released.empty() || !copies.empty() || !fetches.empty();
+  };
+  for (int call = 0; call < calls || drains(); ++call) {
+    const bool drain = call >= calls;
     const auto differs = [&](const std::string& what) {
       return fmt::format("call {}: {} differs\n{}", call, what, describe(rules));
     };
@@ -454,7 +496,23 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       }
     };
     const std::int64_t action = random.index(10);
-    if (action == 8) {
+    if (drain && !copies.empty() && coin(random)) {
+      arrive(take_any(copies, random));
+    } else if (drain && !fetches.empty()) {
+      const auto [instance, fetch] = take_any(fetches, random);
+      if (a[instance]->prefetched(fetch.id, fetch.tokens) !=
+          b[instance]->prefetched(fetch.id, fetch.tokens)) {
+        return differs("what a prefetch brings");
+      }
+    } else if (drain && !released.empty()) {
+      end(take_any(released, random));
+    } else if (drain && !held.empty()) {
+      Held one = take_any(held, random);
+      load_all(one);
+      release(one);
+    } else if (drain) {
+      // The last copies arrive above.
+    } else if (action == 8) {
       now = now + SimDuration(random.index(12));
       in_each([&](Store& store) { store.advance(now); });
     } else if (const auto edit =
@@ -474,8 +532,7 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         fetches.emplace_back(instance, *in_a);
       }
     } else if (!fetches.empty() && action == 7) {
-      const auto [instance, fetch] = fetches.front();
-      fetches.erase(fetches.begin());
+      const auto [instance, fetch] = take_any(fetches, random);
       const Tokens came = coin(random) ? fetch.tokens : Tokens(random.index(fetch.tokens.value));
       if (a[instance]->prefetched(fetch.id, came) != b[instance]->prefetched(fetch.id, came)) {
         return differs("what a prefetch brings");
@@ -544,26 +601,11 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       Held& one = held[at];
       Store& in_a = *a[one.instance];
       Store& in_b = *b[one.instance];
-      if (one.loads && rules.requests_in_first && !has_entries(rules.pools[0].unit)) {
-        in_a.loaded(one.a);
-        in_b.loaded(one.b);
-        in_a.publish_loaded(one.a);
-        in_b.publish_loaded(one.b);
-      }
-      one.loads = false;
+      load_all(one);
       if (action == 3 && !copies.empty()) {
-        const auto [instance, copy] = copies.front();
-        copies.erase(copies.begin());
-        a[instance]->copied(copy);
-        b[instance]->copied(copy);
+        arrive(take_any(copies, random));
       } else if (action == 4 && !released.empty()) {
-        const Held ended = released.front();
-        released.erase(released.begin());
-        for (const auto& [store, id] :
-             {std::pair(a[ended.instance].get(), ended.a), {b[ended.instance].get(), ended.b}}) {
-          static_cast<void>(store->offer(id, ended.context.tokens));
-          store->end(id);
-        }
+        end(take_any(released, random));
       } else if (action < 5) {
         const Context longer = contexts.longer(one.context);
         const bool grown = in_a.grow(one.a, longer);
@@ -581,19 +623,12 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         in_a.computed(one.a, one.computed);
         in_b.computed(one.b, one.computed);
       } else {
-        in_a.release(one.a);
-        in_b.release(one.b);
-        if (in_a.offloads()) {
-          released.push_back(one);
-        }
+        release(one);
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
       }
     }
     if (has_nodes && !copies.empty() && coin(random)) {
-      const auto [instance, copy] = copies.front();
-      copies.erase(copies.begin());
-      a[instance]->copied(copy);
-      b[instance]->copied(copy);
+      arrive(take_any(copies, random));
     }
     for (std::size_t i = 0; i < a.size(); ++i) {
       const std::vector<Copy> begun_a = a[i]->take_copies();
@@ -649,6 +684,25 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         }
       }
     }
+  }
+  // Nothing is held or in flight any more: all blocks may leave.
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (has_nodes) {  // a node of several streams stays until it makes room
+      if (a[i]->free_blocks().available != rules.pools[0].capacity) {
+        return fmt::format("instance {}: some nodes cannot leave at the end", i);
+      }
+      continue;
+    }
+    for (std::uint32_t stream = 0; stream < contexts.streams().size(); ++stream) {
+      a[i]->truncate(StreamId{stream}, Tokens(0));
+    }
+    for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
+      if (const std::int64_t left = a[i]->resident_blocks(pool); left > 0) {
+        return fmt::format("instance {}, pool {}: {} blocks cannot leave at the end", i, pool,
+                           left);
+      }
+    }
+    a[i]->check_invariants();
   }
   return "";
 }

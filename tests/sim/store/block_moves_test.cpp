@@ -1,0 +1,158 @@
+/// Moves of blocks that take time.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "policies/registry.hpp"
+#include "sim/core/streams.hpp"
+#include "sim/store/blocks/stores.hpp"
+#include "sim/store/reference/reference_store.hpp"
+
+namespace kvtier {
+namespace {
+
+/// Requests in HBM, a cache in host memory and one on drives, with blocks of one token.
+StoreRules three_tiers(std::int64_t dram, std::int64_t ssd) {
+  StoreRules rules;
+  rules.requests_in_first = true;
+  rules.publication = Publication::computed;
+  rules.pools = {{.name = "hbm", .capacity = 100, .block = Tokens(1)},
+                 {.name = "dram", .capacity = dram, .block = Tokens(1), .touch = Touch::lookup},
+                 {.name = "ssd", .capacity = ssd, .block = Tokens(1), .touch = Touch::lookup}};
+  rules.edges = {{.timed = true, .prompts_only = false}, {.timed = true, .prompts_only = false}};
+  return rules;
+}
+
+class BlockMoves : public testing::TestWithParam<bool> {
+ protected:
+  void open(const StoreRules& rules) {
+    const PolicyRegistry registry = builtin_policies();
+    store_ = GetParam() ? make_reference_store(rules, streams_, registry)
+                        : make_store(rules, streams_, registry);
+  }
+  [[nodiscard]] RequestId acquire(const Context& prompt) {
+    Match match;
+    const auto id = store_->acquire(prompt, prompt.tokens, match);
+    EXPECT_TRUE(id);
+    return id.value_or(RequestId{});
+  }
+  RequestId compute(const Context& prompt) {
+    const RequestId id = acquire(prompt);
+    store_->computed(id, prompt.tokens);
+    return id;
+  }
+  /// All copies that take time arrive, and those that follow them.
+  void arrive() {
+    for (std::vector<Copy> copies = store_->take_copies(); !copies.empty();
+         copies = store_->take_copies()) {
+      for (const Copy& copy : copies) {
+        if (!copy.waits) {
+          store_->copied(copy.id);
+        }
+      }
+    }
+  }
+  Context stream(std::int64_t tokens) { return {streams_.open(), Tokens(tokens)}; }
+  [[nodiscard]] std::int64_t resident(std::size_t pool, StreamId stream) const {
+    const std::vector<Stretch> blocks = store_->contents(pool);
+    return std::ranges::count(blocks, stream, &Stretch::stream);
+  }
+
+  Streams streams_;
+  std::unique_ptr<Store> store_;
+};
+INSTANTIATE_TEST_SUITE_P(, BlockMoves, testing::Bool(),
+                         [](const auto& one) { return one.param ? "Plain" : "Extents"; });
+
+// Three contexts of 4 blocks. The first one is on the drive alone.
+TEST_P(BlockMoves, BlocksOnADriveStayWhileARequestLoadsThem) {
+  for (const bool exclusive : {false, true}) {
+    StoreRules rules = three_tiers(8, 12);
+    rules.pools[0].capacity = 8;
+    rules.pools[2].eviction = "fifo";
+    rules.edges[1].exclusive = exclusive;
+    rules.edges[1].write = exclusive ? Write::on_eviction : Write::with_compute;
+    rules.edges[1].stalls = exclusive;
+    open(rules);
+    const Context first = stream(4);
+    for (const Context& context : {first, stream(4), stream(4)}) {
+      store_->release(compute(context));
+      arrive();
+    }
+    ASSERT_EQ(store_->match(first).by_pool[2], Tokens(4)) << exclusive;
+    const RequestId loads = acquire(first);
+    // Other blocks take the place of the oldest ones that may leave.
+    for (int i = 0; i < 2; ++i) {
+      const RequestId other = compute(stream(2));
+      arrive();
+      store_->release(other);
+    }
+    EXPECT_EQ(resident(2, first.stream), 4) << exclusive;
+    store_->loaded(loads);
+    EXPECT_EQ(resident(2, first.stream), exclusive ? 0 : 4);
+    store_->check_invariants();
+  }
+}
+
+/// vLLM's offload, behind which a block is written to the drive at its second use.
+StoreRules offload() {
+  StoreRules rules = three_tiers(4, 8);
+  rules.pools[1].touch = rules.pools[2].touch = Touch::end;
+  rules.edges[1].write = Write::after_uses;
+  rules.edges[1].uses = 2;
+  return rules;
+}
+
+TEST_P(BlockMoves, ABlockThatIsWrittenAnewIsNotWrittenOnBeforeItHasArrived) {
+  open(offload());
+  const Context first = stream(4);
+  const RequestId uses = compute(first);
+  const auto offer = [&](RequestId id) { EXPECT_TRUE(store_->offer(id, Tokens(4))); };
+  const RequestId writes = compute(first);
+  offer(writes);
+  arrive();
+  offer(uses);  // a reuse
+  // Others take the memory, and the first context comes again.
+  for (const Context& context : {stream(4), first}) {
+    const RequestId id = compute(context);
+    offer(id);
+    if (context.stream != first.stream) {
+      arrive();
+    }
+  }
+  store_->release(uses);
+  store_->end(uses);
+  for (const Copy& copy : store_->take_copies()) {
+    EXPECT_EQ(copy.pool, 1U);
+  }
+  EXPECT_EQ(resident(1, first.stream), 4);
+  EXPECT_EQ(resident(2, first.stream), 0);
+}
+
+// A drive of 8 blocks is relieved of half of them from 4 on. Two contexts are computed before the
+// first one has arrived in host memory.
+TEST_P(BlockMoves, ATierMakesRoomWhenWhatIsWrittenOnHasArrived) {
+  StoreRules rules = three_tiers(16, 8);
+  rules.pools[2].relief = Relief{.from = 0.5, .share = 0.5};
+  open(rules);
+  compute(stream(4));
+  compute(stream(4));
+  EXPECT_EQ(store_->counters(2).evicted, 0);
+  const std::vector<Copy> to_host = store_->take_copies();
+  ASSERT_EQ(to_host.size(), 1U);
+  store_->copied(to_host.front().id);
+  arrive();
+  ASSERT_EQ(store_->resident_blocks(2), 8);
+  const RequestId third = compute(stream(4));
+  EXPECT_EQ(store_->counters(2).evicted, 0);
+  const std::vector<Copy> next = store_->take_copies();
+  ASSERT_EQ(next.size(), 1U);
+  EXPECT_EQ(store_->counters(2).evicted, 0) << "nothing is written there yet";
+  store_->copied(next.front().id);
+  EXPECT_EQ(store_->counters(2).evicted, 4);
+  store_->release(third);
+}
+
+}  // namespace
+}  // namespace kvtier
