@@ -132,14 +132,13 @@ void BlockBatcher::on_completion(Completion completion) {
             begin_later_writes();
           }
           on_copied(tier, static_cast<std::uint32_t>(rest));
+          if (tier == 1 && awaited_.erase(static_cast<std::uint32_t>(rest)) > 0) {
+            end_save();
+          }
         } else if (purpose == kFetch) {
           on_fetched(static_cast<std::uint32_t>(rest));
         } else if (purpose == kSave) {
-          if (--saving_ == 0) {
-            begin_later_writes();
-            requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
-            requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
-          }
+          end_save();
         } else if (purpose == kIterationLoad) {
           load_.reset();
         } else {
@@ -816,6 +815,15 @@ void BlockBatcher::take_copies() {
       start_copy(copy);
     }
   }
+  for (const std::uint32_t id : store_->take_awaited()) {
+    const auto waits = std::ranges::find(begun_, id, &Copy::id);
+    if (waits != begun_.end()) {
+      start_copy(*waits);
+      begun_.erase(waits);
+    }
+    awaited_.insert(id);
+    begin_save();
+  }
   begin_later_writes();
 }
 
@@ -862,6 +870,14 @@ void BlockBatcher::begin_later_writes() {
 void BlockBatcher::begin_save() {
   if (saving_++ == 0) {
     saving_since_ = backend_.now();
+  }
+}
+
+void BlockBatcher::end_save() {
+  if (--saving_ == 0) {
+    begin_later_writes();
+    requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
+    requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
@@ -234,6 +235,7 @@ class BlockBatcher : public Batcher, private StoredKv {
            });
   }
   void begin_save();
+  void end_save();
   /// Begins copies behind the second tier, as many as may be in flight.
   void begin_later_writes();
   [[nodiscard]] bool is_idle() const;
@@ -336,6 +338,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<LaterWrites> later_writes_;
   /// Saves that the next iteration waits for.
   std::int64_t saving_ = 0;
+  /// Copies among them: the memory from which they are copied is taken.
+  std::unordered_set<std::uint32_t> awaited_;
   SimTime saving_since_;
 
   Gpu gpu_ = Gpu::idle;

@@ -136,6 +136,9 @@ class Store {
 
   /// Those that have begun since this was called last, faster pools first.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
+  /// Moves whose sources have left the first pool since this was called last: before their memory
+  /// is written, the moves have to arrive. Called behind take_copies.
+  [[nodiscard]] virtual std::vector<std::uint32_t> take_awaited() { return {}; }
   /// A move has arrived: what it wrote is found, and may leave. So may that from which it was
   /// copied.
   virtual void copied(std::uint32_t) {}

@@ -1,7 +1,7 @@
 #include "sim/store/blocks/extent_store.hpp"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include <boost/icl/interval_set.hpp>
 
@@ -150,6 +150,10 @@ class ExtentStore final : public Store, private OffloadCalls {
       begin_move(i);
     }
     return std::exchange(begun_, {});
+  }
+  [[nodiscard]] std::vector<std::uint32_t> take_awaited() override {
+    std::ranges::sort(awaited_);
+    return std::exchange(awaited_, {});
   }
   void copied(std::uint32_t id) override {
     const auto found = moves_.find(id);
@@ -674,6 +678,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   struct Move {
     std::size_t to = 1;
     std::vector<BlockRun> blocks;
+    /// A source has left the first pool.
+    bool awaited = false;
   };
   /// Whether blocks that are written to a pool are found when their move has arrived.
   [[nodiscard]] bool takes_time(std::size_t pool) const {
@@ -693,7 +699,33 @@ class ExtentStore final : public Store, private OffloadCalls {
     begun_.push_back(copy);
     if (!copy.waits) {
       moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
+      if (to == 1 && std::exchange(arriving_is_awaited_, false)) {
+        await(copy.id);
+      }
     }
+  }
+  void await(std::uint32_t id) {
+    if (!std::exchange(moves_.at(id).awaited, true)) {
+      awaited_.push_back(id);
+    }
+  }
+  /// Whether a victim of the first pool is among the sources of blocks of the second one.
+  [[nodiscard]] bool is_source(const BlockRun& victim, const std::vector<BlockRun>& blocks) const {
+    return std::any_of(blocks.begin(), blocks.end(), [&](const BlockRun& run) {
+      const std::int64_t begin = run.begin * size_behind() / block();
+      const Tokens common = streams_.common({run.stream, Tokens(run.end * size_behind())},
+                                            {victim.stream, Tokens(victim.end * block())});
+      return std::max(begin, victim.begin) < common.value / block();
+    });
+  }
+  /// A victim's memory is free when it has been copied.
+  void await_copies_of(const BlockRun& victim) {
+    for (const auto& [id, move] : moves_) {
+      if (move.to == 1 && !move.awaited && is_source(victim, move.blocks)) {
+        await(id);
+      }
+    }
+    arriving_is_awaited_ = arriving_is_awaited_ || is_source(victim, arriving_[1]);
   }
   /// Before blocks that have arrived are written on.
   void relieve_before_arrival(const Move& move) {
@@ -761,6 +793,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     pools_[index]->evict(blocks, victims);
     for (const BlockRun& victim : victims) {
       counters_[index].evicted += victim.size();
+      if (index == 0 && rules_.requests_in_first && pools_.size() > 1) {
+        await_copies_of(victim);
+      }
       if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction &&
           priority_of(rules_.pools[index], victim.begin) >= rules_.edges[index].least_priority) {
         const std::int64_t skipped = counters_[index + 1].skipped;
@@ -1312,10 +1347,13 @@ class ExtentStore final : public Store, private OffloadCalls {
   mutable std::vector<Stretch> behind_;
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
-  std::unordered_map<std::uint32_t, Move> moves_;
+  std::map<std::uint32_t, Move> moves_;
+  std::vector<std::uint32_t> awaited_;
   /// By pool: blocks that have come since its last move, and how many that the next iteration waits
   /// for.
   std::vector<std::vector<BlockRun>> arriving_;
+  /// A source of those of the second pool has left the first one.
+  bool arriving_is_awaited_ = false;
   std::vector<std::int64_t> written_at_once_;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;

@@ -624,9 +624,17 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
       if (arriving > 0) {
         moves_[copy.id] = {i, std::exchange(arriving_[i], {})};
+        if (i == 1 && std::exchange(arriving_is_awaited_, false)) {
+          awaits_.insert(copy.id);
+          awaited_.push_back(copy.id);
+        }
       }
     }
     return std::exchange(begun_, {});
+  }
+  [[nodiscard]] std::vector<std::uint32_t> take_awaited() override {
+    std::ranges::sort(awaited_);
+    return std::exchange(awaited_, {});
   }
   void copied(std::uint32_t id) override {
     const Move move = moves_.at(id);
@@ -1156,6 +1164,16 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::size_t to = 1;
     std::vector<Block*> blocks;
   };
+  /// Whether a block of the first pool is a part of blocks of the second one.
+  [[nodiscard]] bool is_source(const Key& key, const std::vector<Block*>& blocks) const {
+    return std::ranges::any_of(blocks, [&](const Block* copied) {
+      const auto [stream, number] = copied->key;
+      const std::vector<Key> keys =
+          keys_of(streams_, {stream, size_behind() * (number + 1)}, block());
+      return key.second >= number * size_behind().value / block().value &&
+             std::ranges::count(keys, key) > 0;
+    });
+  }
   /// A block has come into a pool. If that takes time, it is being written from here on.
   void begin_to_arrive(std::size_t i, Block* block) {
     if (i == 0 || !rules_.edges[i - 1].timed) {
@@ -1229,6 +1247,15 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     ++counters_[i].evicted;
     if (i == 1 && offloads()) {
       evicted_behind_.push_back(stretch_of(key));
+    }
+    if (i == 0 && rules_.requests_in_first && pools_.size() > 1) {
+      for (const auto& [id, move] : moves_) {
+        if (move.to == 1 && !awaits_.contains(id) && is_source(key, move.blocks)) {
+          awaits_.insert(id);
+          awaited_.push_back(id);
+        }
+      }
+      arriving_is_awaited_ = arriving_is_awaited_ || is_source(key, arriving_[1]);
     }
     if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction &&
         priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
@@ -1387,6 +1414,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;
   std::map<std::uint32_t, Move> moves_;
+  /// Moves of which a source has left the first pool, all and those that were not told.
+  std::set<std::uint32_t> awaits_;
+  std::vector<std::uint32_t> awaited_;
+  bool arriving_is_awaited_ = false;
   /// By pool: blocks that have come since its last move, and how many that the next iteration waits
   /// for.
   std::vector<std::vector<Block*>> arriving_;

@@ -401,14 +401,15 @@ TEST(BlockBatcher, PromptsOfAnIterationLoadTogetherAndShareTheWait) {
   run.run();
   // Both come back at 500 and are admitted when the third session's prompt is done, at 510. That
   // has driven out the 4 blocks of the first session, whose 8 blocks drive out the second one's 6.
-  // 10 tokens load in 20 ms. 4 + 4 new tokens take 1.6 ms a layer, the last one after the load.
+  // The memory of the third one's is taken, too: its copy ends at 550. 10 tokens load in 20 ms. 4 +
+  // 4 new tokens take 1.6 ms a layer, the last one after the load.
   const RequestRecord& first = run.request(0, 1);
   const RequestRecord& second = run.request(1, 1);
   EXPECT_EQ(first.admitted, at_ms(510));
   EXPECT_EQ(second.admitted, at_ms(510));
   EXPECT_EQ(first.outside_hbm(), Tokens(4));
   EXPECT_EQ(second.outside_hbm(), Tokens(6));
-  EXPECT_EQ(first.first_token, at_ms(531) + SimDuration(600000));
+  EXPECT_EQ(first.first_token, at_ms(571) + SimDuration(600000));
   EXPECT_EQ(second.first_token, first.first_token);
   // 21.6 - 8 ms, by tokens loaded.
   EXPECT_EQ(first.exposed_load, SimDuration(13600000 * 4 / 10));
@@ -640,6 +641,17 @@ TEST(BlockBatcher, VictimsAreWrittenBeforeTheIterationThatTakesTheirMemory) {
     // A leaves 20 blocks, and 10 are empty. B has its first token at 105. The KV of 15 of its 20
     // decodes takes a block of A, which is written within 1 ms before the iteration.
     expect_times(run.request(1, 0), 100, 100, 105, 105 + 20 * 10 + 15);
+  }
+}
+
+TEST(BlockBatcher, AnIterationWaitsForTheCopyWhoseMemoryItTakes) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_offload(vllm_config(30), 1000, 4), kPerToken, kIteration,
+                    {session(0, {turn(20, 1)}), session(25, {turn(25, 1)})}, stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 20, 20);
+    // The copy of A takes 80 ms from its end on. B takes the memory of 15 of its blocks.
+    expect_times(run.request(1, 0), 25, 25, 20 + 80 + 25, 20 + 80 + 25);
   }
 }
 

@@ -95,6 +95,31 @@ TEST_P(BlockMoves, BlocksOnADriveStayWhileARequestLoadsThem) {
   }
 }
 
+// HBM has 8 blocks. The third context takes the memory of the first one, which is being copied.
+TEST_P(BlockMoves, ACopyIsAwaitedWhenItsSourceLeavesHbm) {
+  StoreRules rules = three_tiers(16, 8);
+  rules.pools[0].capacity = 8;
+  rules.pools[1].block = rules.pools[2].block = Tokens(2);
+  open(rules);
+  std::vector<Copy> copies;
+  for (int i = 0; i < 2; ++i) {
+    store_->release(compute(stream(4)));
+    for (const Copy& copy : store_->take_copies()) {
+      copies.push_back(copy);
+    }
+    EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>());
+  }
+  ASSERT_EQ(copies.size(), 2U);
+  store_->release(compute(stream(1)));
+  EXPECT_EQ(store_->take_awaited(), std::vector{copies[0].id});
+  store_->release(compute(stream(3)));
+  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it is told once";
+  store_->copied(copies[0].id);
+  store_->copied(copies[1].id);
+  store_->release(compute(stream(4)));
+  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it has arrived";
+}
+
 /// vLLM's offload, behind which a block is written to the drive at its second use.
 StoreRules offload() {
   StoreRules rules = three_tiers(4, 8);

@@ -636,6 +636,9 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       if (begun_a.size() != begun_b.size()) {
         return differs("how many copies begin");
       }
+      if (a[i]->take_awaited() != b[i]->take_awaited()) {
+        return differs("which copies are awaited");
+      }
       for (std::size_t j = 0; j < begun_a.size(); ++j) {
         if (begun_a[j].id != begun_b[j].id || begun_a[j].blocks != begun_b[j].blocks ||
             begun_a[j].pool != begun_b[j].pool || begun_a[j].waits != begun_b[j].waits) {
