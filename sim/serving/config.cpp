@@ -214,7 +214,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     refuse(tier.free_buffer.value != 0, pointer + "/free_buffer", "0B with /system/blocks");
     refuse(blocks.bucket && (system.blocks->unit != EvictionUnit::block ||
                              tier.eviction.name != "fifo" || blocks.pool.round != 1),
-           pointer + "/blocks/bucket", "\"none\", but for blocks with fifo and without a round");
+           pointer + "/blocks/bucket",
+           "\"none\", but for blocks with fifo, in whose order buckets fill, and without a round");
     if (first) {
       refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
              "\"none\" for the fastest tier: nothing is above it");

@@ -133,9 +133,7 @@ StoreRules store_rules(const RunConfig& config) {
     pool.capacity = blocks_of(own.value_or(size), pool.block, rules.bytes_per_token) *
                     (pool.shared && !own ? config.cluster.instances : 1);
     pool.round = round_of(of_blocks, pool.block, rules.bytes_per_token);
-    if (has_entries(pool.unit)) {
-      pool.facts = tier_facts(store_facts(config), medium_of(name));
-    }
+    pool.facts = tier_facts(store_facts(config), medium_of(name));
     if (pool.capacity == 0) {
       problems.add(own ? std::string("/cluster/shared/capacity")
                        : fmt::format("/system/tiers/{}/blocks/capacity", name),

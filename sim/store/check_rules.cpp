@@ -80,33 +80,23 @@ class Checks {
 
   void check_policies(std::size_t i) {
     const PoolRules& pool = rules_.pools[i];
-    if (entries_) {
-      const auto* kind = find_policy(registry_.eviction, pool.eviction);
-      refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, i, "eviction",
-             "a policy that does not know the future");
-      refuse(kind != nullptr && kind->parts_of_entries && pool.unit == EvictionUnit::sequence, i,
-             "eviction", "a policy of whole entries for sequences");
-      return;
-    }
-    refuse((pool.eviction != "lru" && pool.eviction != "fifo" && pool.eviction != "lfu" &&
-            (pool.eviction != "arc" || !is_second(i) || pool.touch == Touch::lookup)) ||
-               !pool.eviction_parameters.empty(),
-           i, "eviction",
-           is_second(i) ? "lru, fifo, lfu or (with touch end) arc, without parameters; other "
-                          "policies need /system/blocks/unit tail"
-                        : "lru, fifo or lfu, without parameters");
-    refuse(pool.admission != "always", i, "admission", "always, but for extents and sequences");
+    const auto* kind = find_policy(registry_.eviction, pool.eviction);
+    refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, i, "eviction",
+           "a policy that does not know the future: which blocks are used next depends on the run");
+    refuse(kind != nullptr && kind->parts_of_entries && pool.unit == EvictionUnit::sequence, i,
+           "eviction", "a policy of whole entries for sequences");
   }
 
   /// Rules of blocks, and of the order in which they leave.
   void check_blocks(std::size_t i) {
     const PoolRules& pool = rules_.pools[i];
-    refuse(!pool.retention.empty() && (!blocks_ || pool.eviction != "lru" || is_offload_at(i)), i,
-           "blocks/retention",
-           "no ranges, but for blocks with lru, and not where uses count at the end behind hbm");
+    refuse(!pool.retention.empty() &&
+               (!blocks_ || pool.eviction != "lru" || is_offload_at(i) || filters_admission(pool)),
+           i, "blocks/retention",
+           "no ranges, but for blocks with lru and without an admission policy, and not where uses "
+           "count at the end behind hbm");
     check_ranges(i);
-    refuse(pool.leaves_only && (!blocks_ || pool.eviction == "arc"), i, "blocks/leaves_only",
-           "false, but for blocks without arc");
+    refuse(pool.leaves_only && !blocks_, i, "blocks/leaves_only", "false, but for blocks");
     refuse(pool.relief && !blocks_, i, "blocks/relief", "\"none\", but for blocks");
     if (pool.relief && !pool.relief->in_background) {
       refuse(i == 0 || !rules_.requests_in_first || victims_ || is_offload_at(i), i,
@@ -188,9 +178,6 @@ class Checks {
       refuse(pool.ttl.has_value(), i, "ttl", "\"none\" for nodes");
       refuse(i > 0 && pool.lease.ns > 0, i, "blocks/lease", "0s for nodes");
       refuse(pool.round > 1, i, "blocks/round", "1 for nodes");
-      refuse(pool.eviction == "fifo", i, "eviction", "lru or lfu for nodes");
-      refuse(i > 0 && pool.eviction != rules_.pools[0].eviction, i, "eviction",
-             "that of hbm for nodes");
     }
     if (i == 0) {
       return;

@@ -151,25 +151,25 @@ struct PoolRules {
   std::int64_t capacity = 0;
   Tokens block{16};
   EvictionUnit unit = EvictionUnit::block;
-  /// lru, fifo, lfu or, in the pool behind requests_in_first, arc (Megiddo and Modha, FAST 2003, as
-  /// vLLM has it: a store adapts the target once for each of its missing blocks, then makes room; a
-  /// reuse counts when its request ends). lfu counts 1 when a block comes in and 1 at each later
-  /// touch; of equal counts the block that reached it first leaves first. For entries
-  /// (has_entries): any policy of the registry, with these parameters.
+  /// Any policy of the registry, with these parameters. lru, lfu, fifo (of blocks) and, in an
+  /// offload, arc are the pool's own (has_own_order). arc is that of vLLM (Megiddo and Modha, FAST
+  /// 2003; a store adapts the target once for each of its missing blocks, then makes room; a reuse
+  /// counts when its request ends). lfu counts 1 when a block comes in and 1 at each later touch;
+  /// of equal counts the block that reached it first leaves first.
   std::string eviction = "lru";
   PolicyParameters eviction_parameters{};
-  /// Only for blocks and lru, which then chooses among the blocks of the lowest priority. Ranges do
-  /// not overlap, and are in order.
+  /// Only for blocks and lru without an admission policy, which then chooses among the blocks of
+  /// the lowest priority. Ranges do not overlap, and are in order.
   std::vector<Retention> retention{};
-  /// Only for blocks, and not with arc: of those that may leave, a block leaves behind all that
+  /// Only for blocks: of those that may leave, a block leaves behind all that
   /// follow it in any context.
   bool leaves_only = false;
   /// Only for blocks.
   std::optional<Relief> relief{};
-  /// Only for entries: chooses what comes in at all; "always" asks nobody.
+  /// Chooses what comes in at all; "always" asks no policy.
   std::string admission = "always";
   PolicyParameters admission_parameters{};
-  /// Only for entries: what the policy may ask.
+  /// What the policy may ask.
   TierFacts facts{};
   /// KV that was not used for longer leaves. Coming in is a use.
   std::optional<SimDuration> ttl{};
@@ -394,6 +394,29 @@ struct StoreRules : SharingRules {
   return rules.requests_in_first && rules.pools.size() > 1 &&
          rules.pools[0].unit == EvictionUnit::block && rules.pools[1].touch == Touch::end &&
          !rules.edges[0].exclusive;
+}
+
+/// Whether an admission policy chooses what comes into the pool.
+[[nodiscard]] inline bool filters_admission(const PoolRules& pool) {
+  return pool.admission != "always";
+}
+
+/// Whether a pool of blocks or nodes orders what leaves by itself. Else its policies are those of
+/// the registry.
+[[nodiscard]] inline bool has_own_order(const StoreRules& rules, std::size_t pool) {
+  const auto is_plain = [&](std::size_t i) {
+    const PoolRules& one = rules.pools[i];
+    return !filters_admission(one) && one.eviction_parameters.empty() &&
+           (one.eviction == "lru" || one.eviction == "fifo" || one.eviction == "lfu" ||
+            (one.eviction == "arc" && i == 1 && is_offload(rules) && !one.leaves_only));
+  };
+  if (rules.pools[pool].unit != EvictionUnit::node) {
+    return is_plain(pool);
+  }
+  // One order chooses the nodes that leave both pools.
+  return is_plain(0) && rules.pools[0].eviction != "fifo" &&
+         (rules.pools.size() == 1 ||
+          (is_plain(1) && rules.pools[0].eviction == rules.pools[1].eviction));
 }
 
 /// The priority of the block of so many tokens with this number in a context.

@@ -13,14 +13,10 @@
 #include "sim/policy/victims.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/decisions.hpp"
+#include "sim/store/policy_order.hpp"
 #include "sim/store/rules.hpp"
 
 namespace kvtier {
-
-/// Policies know blocks that have come in together by the first one.
-[[nodiscard]] inline EntryKey key_of(StreamId stream, std::int64_t begin) {
-  return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
-}
 
 /// The policies of a pool of entries, made from the registry. Throws InvariantError if it does not
 /// have them.

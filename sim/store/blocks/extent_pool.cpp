@@ -8,15 +8,18 @@
 
 namespace kvtier {
 
-ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams)
+ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams,
+                       std::unique_ptr<PolicyOrder> policies)
     : rules_(rules),
-      order_(!rules.retention.empty()   ? Order::priority
+      order_(policies != nullptr        ? Order::policy
+             : !rules.retention.empty() ? Order::priority
              : rules.eviction == "lru"  ? Order::lru
              : rules.eviction == "fifo" ? Order::fifo
              : rules.eviction == "arc"  ? Order::arc
                                         : Order::lfu),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)),
-      streams_(streams) {
+      streams_(streams),
+      policies_(std::move(policies)) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
     PoolRules ghosts;
@@ -27,7 +30,17 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const S
 }
 
 void ExtentPool::advance(SimTime now) {
-  now_ = now;
+  const SimTime before = std::exchange(now_, now);
+  if (is_ranked()) {
+    policies_->advance(now);
+    if (rules_.lease.ns > 0) {
+      // Leases that have ended since.
+      const auto first = by_age_.upper_bound({(before - rules_.lease).ns, kNone});
+      for (auto at = first; at != by_age_.end() && at->first <= (now - rules_.lease).ns; ++at) {
+        refresh(at->second);
+      }
+    }
+  }
   if (!rules_.ttl) {
     return;
   }
@@ -81,6 +94,9 @@ void ExtentPool::drop(std::uint32_t at, DecisionKind why) {
     if (!hidden_.empty()) {
       uncover(extent.stream, extent.begin, extent.end);
     }
+    if (is_ranked()) {
+      refresh_before(extent.stream, extent.begin);
+    }
   }
 }
 
@@ -100,8 +116,10 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
       if (extent.stream == stream && extent.end > blocks && extent.holders == 0 &&
           extent.pins == 0) {
         drop(cut_out(at, std::max(blocks, extent.begin), extent.end), DecisionKind::invalidate);
-        again = true;
-        break;
+        again = !hidden_.empty();
+        if (again) {
+          break;
+        }
       }
     }
   }
@@ -132,6 +150,10 @@ void ExtentPool::free_extent(std::uint32_t at) {
   if (knows_age()) [[unlikely]] {
     by_age_.erase({extents_[at].used.ns, at});
   }
+  if (extents_[at].entry != kNone) {
+    extent_of_[extents_[at].entry] = kNone;
+    policies_->remove(std::exchange(extents_[at].entry, kNone));
+  }
   if (extents_[at].hidden) {
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), at));
   } else if (extents_[at].tokens > 0) {
@@ -159,6 +181,16 @@ void ExtentPool::link_in_stream(std::uint32_t at) {
     forks_[fork_of(extent.stream)].push_back(extent.stream);
   }
   extent.ahead = locate(extent.stream, extent.begin);
+  if (is_ranked()) {
+    if (extent.stream.value >= blocks_of_.size()) {
+      blocks_of_.resize(static_cast<std::size_t>(extent.stream.value) + 1);
+    }
+    Blocks& blocks = blocks_of_[extent.stream.value];
+    blocks.first = streams_->first_of(extent.stream) / rules_.block.value;
+    const auto place = static_cast<std::size_t>(extent.begin - blocks.first);
+    blocks.extents.resize(std::max(blocks.extents.size(), place + 1), kNone);
+    blocks.extents[place] = at;
+  }
   std::uint32_t& next =
       extent.ahead != kNone ? extents_[extent.ahead].behind : heads_[extent.stream.value];
   extent.behind = next;
@@ -174,6 +206,13 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
       extent.behind;
   if (extent.behind != kNone) {
     extents_[extent.behind].ahead = extent.ahead;
+  }
+  if (is_ranked()) {
+    Blocks& blocks = blocks_of_[extent.stream.value];
+    blocks.extents[static_cast<std::size_t>(extent.begin - blocks.first)] = kNone;
+    while (!blocks.extents.empty() && blocks.extents.back() == kNone) {
+      blocks.extents.pop_back();
+    }
   }
   if (streams_ != nullptr && heads_[extent.stream.value] == kNone) [[unlikely]] {
     const auto fork = forks_.find(fork_of(extent.stream));
@@ -307,8 +346,128 @@ ExtentPool::Part ExtentPool::best_part(const Context& prompt, std::int64_t block
   return best;
 }
 
+// ---- Policies of the registry ----
+
+std::uint32_t ExtentPool::locate_block(StreamId stream, std::int64_t position) const {
+  if (stream.value >= blocks_of_.size()) {
+    return kNone;
+  }
+  const Blocks& blocks = blocks_of_[stream.value];
+  std::int64_t place = std::min(position - blocks.first, std::ssize(blocks.extents) - 1);
+  while (place >= 0 && blocks.extents[static_cast<std::size_t>(place)] == kNone) {
+    --place;
+  }
+  return place < 0 ? kNone : blocks.extents[static_cast<std::size_t>(place)];
+}
+
+void ExtentPool::learn(std::uint32_t at) {
+  Extent& extent = extents_[at];
+  if (extent.entry != kNone) {
+    return;
+  }
+  extent.entry = is_keyless(extent)
+                     ? policies_->insert_keyless(1)
+                     : policies_->insert(key_of(extent.stream, extent.begin), extent.begin, 1);
+  if (extent.entry >= extent_of_.size()) {
+    extent_of_.resize(static_cast<std::size_t>(extent.entry) + 1, kNone);
+  }
+  extent_of_[extent.entry] = at;
+}
+
+void ExtentPool::refresh(std::uint32_t at) {
+  const Extent& extent = extents_[at];
+  if (extent.entry != kNone) {
+    policies_->offer(extent.entry, may_leave(at));
+  }
+  if (!is_keyless(extent) && !extent.hidden) {
+    refresh_before(extent.stream, extent.begin);
+  }
+}
+
+void ExtentPool::refresh_before(StreamId stream, std::int64_t block) {
+  if (!rules_.leaves_only || block == 0) {
+    return;
+  }
+  const StreamId before = group_of(stream, block).first;
+  const Piece piece = first_piece(before, block - 1, block);
+  if (piece.present && extents_[piece.extent].entry != kNone) {
+    policies_->offer(extents_[piece.extent].entry, may_leave(piece.extent));
+  }
+}
+
+void ExtentPool::use_ranked(std::uint32_t at) {
+  learn(at);
+  policies_->hit(extents_[at].entry);
+  policies_->release(extents_[at].entry);
+}
+
+void ExtentPool::let_go_ranked(std::uint32_t at) {
+  const Extent& extent = extents_[at];
+  const bool is_free = extent.holders == 0;
+  if (extent.entry != kNone) {
+    policies_->release(extent.entry);
+  } else if (is_free && !admits(extent.stream, extent.begin)) {
+    drop(at, DecisionKind::drop_save);
+    return;
+  } else if (is_free) {
+    learn(at);
+  }
+  refresh(at);
+}
+
+bool ExtentPool::choose(std::int64_t blocks, const BlockRun* newcomer) {
+  if (!is_ranked() || blocks <= 0) {
+    return true;
+  }
+  const EntryKey key = newcomer != nullptr ? key_of(newcomer->stream, newcomer->begin) : EntryKey{};
+  const std::int64_t wanted = std::max(blocks, std::min(rules_.round, evictable()));
+  return policies_->choose(rules_.leaves_only ? 1 : wanted, Demand::save,
+                           newcomer != nullptr ? &key : nullptr);
+}
+
+void ExtentPool::evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims) {
+  while (blocks > 0) {
+    if (policies_->chosen().empty() && !choose(blocks, nullptr)) {
+      policies_->choose_oldest(rules_.leaves_only ? 1 : blocks);
+    }
+    for (const std::uint32_t entry : policies_->take_chosen()) {
+      leave_ranked(extent_of_[entry], victims);
+      --blocks;
+    }
+  }
+}
+
+void ExtentPool::leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims) {
+  const Extent gone = extents_[at];
+  free_extent(at);
+  --used_;
+  --evictable_;
+  if (is_keyless(gone)) {
+    return;
+  }
+  --resident_;
+  victims.push_back({gone.stream, gone.begin, gone.end, gone.first});
+  if (!gone.hidden) {
+    tell_removed(gone.stream, gone.begin, gone.end);
+  }
+  if (!hidden_.empty()) {
+    uncover(gone.stream, gone.begin, gone.end);
+  }
+  refresh_before(gone.stream, gone.begin);
+}
+
 template <class Visit>
 void ExtentPool::for_each_class(const BlockRun& run, Visit visit) const {
+  if (is_ranked()) {
+    for (BlockRun rest = run; rest.size() > 0;) {
+      BlockRun block = rest;
+      (rest.first == End::tail ? rest.end : rest.begin) += rest.first == End::tail ? -1 : 1;
+      (rest.first == End::tail ? block.begin : block.end) =
+          rest.first == End::tail ? rest.end : rest.begin;
+      visit(block);
+    }
+    return;
+  }
   if (order_ != Order::priority) {
     visit(run);
     return;
@@ -336,7 +495,7 @@ void ExtentPool::for_each_class(const BlockRun& run, Visit visit) const {
 }
 
 bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
-  if (earlier.stream != later.stream || is_keyless(earlier) || is_keyless(later) ||
+  if (is_ranked() || earlier.stream != later.stream || is_keyless(earlier) || is_keyless(later) ||
       earlier.holders != later.holders || earlier.puts != later.puts ||
       earlier.pins != later.pins || earlier.writes != later.writes ||
       earlier.loads != later.loads || earlier.rank != later.rank ||
@@ -370,6 +529,11 @@ std::uint32_t ExtentPool::join_back(std::uint32_t at) {
 }
 
 void ExtentPool::append(std::uint32_t at) {
+  if (is_ranked()) {
+    learn(at);
+    refresh(at);
+    return;
+  }
   Extent& extent = extents_[at];
   Ends& ends = ends_of(extent);
   extent.before = ends.back;
@@ -381,6 +545,9 @@ void ExtentPool::append(std::uint32_t at) {
 }
 
 void ExtentPool::unorder(std::uint32_t at) {
+  if (is_ranked()) {
+    return;
+  }
   Extent& extent = extents_[at];
   Ends& ends = ends_of(extent);
   (extent.before != kNone ? extents_[extent.before].after : ends.front) = extent.after;
@@ -440,6 +607,13 @@ std::uint32_t ExtentPool::cut_out(std::uint32_t at, std::int64_t begin, std::int
 void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   set_used(at);
   extents_[at].leasable = true;
+  if (is_ranked()) {
+    if (counts) {
+      use_ranked(at);
+    }
+    refresh(at);
+    return;
+  }
   if (order_ == Order::fifo) {
     join(at);
     return;
@@ -481,6 +655,9 @@ void ExtentPool::change_pins(const BlockRun& run, Pin kind, int change) {
     }
     if (was_pinned != (extent.pins > 0)) {
       evictable_ += was_pinned ? extent.size() : -extent.size();
+      if (is_ranked()) {
+        refresh(part);
+      }
     }
     join(part);
   }
@@ -608,7 +785,7 @@ void ExtentPool::insert(const BlockRun& whole, bool arrived) {
       made.pins = made.writes = 1;
       evictable_ -= made.size();
     }
-    const std::uint32_t back = ends_of(made).back;
+    const std::uint32_t back = is_ranked() ? kNone : ends_of(made).back;
     if (back != kNone && follows(extents_[back], made)) {
       Extent& joined = extents_[back];
       joined.first = made.end == joined.begin ? End::tail : End::head;
@@ -647,6 +824,9 @@ std::uint32_t ExtentPool::victim() const {
 }
 
 std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
+  if (is_ranked()) {
+    return std::min<std::int64_t>(evictable(), 1);
+  }
   const std::uint32_t at = victim();
   if (at == kNone) {
     return 0;
@@ -665,6 +845,10 @@ std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
 void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
   if (blocks > 0 && blocks < rules_.round) {
     blocks = std::min(rules_.round, evictable());
+  }
+  if (is_ranked()) {
+    evict_ranked(blocks, victims);
+    return;
   }
   while (blocks > 0) {
     const std::uint32_t at = victim();
@@ -737,6 +921,9 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
     hidden_.erase(std::find(hidden_.begin(), hidden_.end(), earliest));
     extents_[earliest].hidden = false;
     link_in_stream(earliest);
+    if (is_ranked()) {
+      refresh(earliest);
+    }
     tell_stored(stream, extents_[earliest].begin, extents_[earliest].end);
     at = piece.begin;
   }
@@ -757,6 +944,9 @@ void ExtentPool::remove(const BlockRun& run) {
       resident_ -= size;
       evictable_ -= size;
       recent_ -= frequent ? 0 : size;
+      if (is_ranked()) {
+        refresh_before(run.stream, piece.begin);
+      }
     }
     at = piece.end;
   }
@@ -765,10 +955,18 @@ void ExtentPool::remove(const BlockRun& run) {
 void ExtentPool::hold(const BlockRun& run, std::uint32_t extent) {
   const std::uint32_t at = cut_out(extent, run.begin, run.end);
   const std::int64_t size = run.end - run.begin;
+  if (is_ranked()) {
+    learn(at);
+    policies_->hit(extents_[at].entry);
+  }
   if (extents_[at].holders++ > 0) {
     return;
   }
   evictable_ -= size;
+  if (is_ranked()) {
+    refresh(at);
+    return;
+  }
   if (order_ != Order::fifo) {
     unorder(at);
   }
@@ -793,7 +991,7 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
     return;
   }
   tell_stored(run.stream, run.begin, run.end);
-  if (order_ != Order::fifo) {
+  if (order_ != Order::fifo && !is_ranked()) {
     // A request that is computed chunk by chunk stays one extent.
     const std::uint32_t ahead = locate(run.stream, run.begin);
     if (ahead != kNone && extents_[ahead].end == run.begin && extents_[ahead].holders == 1 &&
@@ -841,10 +1039,15 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
     }
     extent.leasable = extent.leasable || used;
     set_used(at);
-    if (--extent.holders > 0) {
+    --extent.holders;
+    evictable_ += extent.holders == 0 ? to - from : 0;
+    if (is_ranked()) {
+      let_go_ranked(at);
       continue;
     }
-    evictable_ += to - from;
+    if (extent.holders > 0) {
+      continue;
+    }
     if (order_ == Order::fifo) {
       join(at);
     } else {
@@ -903,13 +1106,13 @@ std::vector<Stretch> ExtentPool::contents() const {
   const auto evictable = static_cast<std::ptrdiff_t>(order.size());
   for (const std::uint32_t head : heads_) {
     for (std::uint32_t at = head; at != kNone; at = extents_[at].behind) {
-      if (extents_[at].holders > 0) {
+      if (extents_[at].holders > 0 || is_ranked()) {
         add(extents_[at]);
       }
     }
   }
   for (const std::uint32_t hidden : hidden_) {
-    if (extents_[hidden].holders > 0) {
+    if (extents_[hidden].holders > 0 || is_ranked()) {
       add(extents_[hidden]);
     }
   }
@@ -942,6 +1145,17 @@ void ExtentPool::check_invariants() const {
   for (const auto& [uses, ends] : by_uses_) {
     KVTIER_ASSERT(ends.front != kNone, "no count without blocks");
     walk(ends);
+  }
+  if (is_ranked()) {
+    for (const std::uint32_t at : extent_of_) {
+      if (at != kNone) {
+        evictable += extents_[at].holders == 0 && extents_[at].pins == 0 ? 1 : 0;
+        live += is_keyless(extents_[at]) ? 1 : 0;
+        KVTIER_ASSERT(policies_->is_offered(extents_[at].entry) == may_leave(at),
+                      "a policy may choose what may leave");
+      }
+    }
+    policies_->check_invariants();
   }
   std::int64_t resident = 0;
   for (std::size_t stream = 0; stream < heads_.size(); ++stream) {

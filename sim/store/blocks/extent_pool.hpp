@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "sim/store/block_listener.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/decisions.hpp"
+#include "sim/store/policy_order.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -20,12 +22,17 @@ namespace kvtier {
 /// state and, unless a request holds them, neighbours in the order of eviction. Costs depend on the
 /// number of extents, never on that of blocks. Blocks are found by position; a second copy of a
 /// block is found when the earlier ones have left.
+///
+/// Where policies of the registry choose, an extent is one block, and an entry of the policy. It
+/// enters the policy's order when a request that computed it lets it go, or another one finds it.
 class ExtentPool {
  public:
   /// `puts_wanted`: the number of puts that the edge below waits for (EdgeRules::uses), 0 if it
-  /// does not. `streams`: where it has to know which blocks follow which (leaves_only, parts), else
-  /// null; they outlive it.
-  ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams = nullptr);
+  /// does not. `streams`: where it has to know which blocks follow which (leaves_only, parts), or
+  /// policies choose, else null; they outlive it. `policies`: null where the pool has an order of
+  /// its own (has_own_order).
+  ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams = nullptr,
+             std::unique_ptr<PolicyOrder> policies = nullptr);
 
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -79,8 +86,19 @@ class ExtentPool {
   /// they have `arrived` they are being written (begin_write).
   void insert(const BlockRun& run, bool arrived = true);
   /// So many blocks leave the front of the order, and as many as a round frees if they may; those
-  /// with keys are added to `victims` in order.
+  /// with keys are added to `victims` in order. They leave even if a policy refuses to choose.
   void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
+  /// Asks the policy for so many blocks, or those of a round, before `evict` with as many. With a
+  /// newcomer, the admission policy may refuse. False: none leave. True for an order of its own.
+  [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer);
+  /// Whether policies of the registry choose.
+  [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  /// Whether a block may come in.
+  [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const {
+    return policies_ == nullptr || policies_->admits(key_of(stream, block));
+  }
+  [[nodiscard]] bool filters() const { return policies_ != nullptr && policies_->filters(); }
+  void note_use(StreamId stream, std::int64_t block) { policies_->note_use(key_of(stream, block)); }
   /// How many blocks may leave at once before newcomers: whole rounds that free `wanted` or fewer.
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
@@ -177,7 +195,7 @@ class ExtentPool {
   void check_invariants() const;
 
  private:
-  enum class Order : std::uint8_t { lru, fifo, lfu, arc, priority };
+  enum class Order : std::uint8_t { lru, fifo, lfu, arc, priority, policy };
   /// A block: the stream of its last token, or the one from which others fork before it, and its
   /// number.
   using Key = std::pair<StreamId, std::int64_t>;
@@ -210,6 +228,8 @@ class ExtentPool {
     bool frequent = false;
     /// Used since it came in, or newcomers are leased, too.
     bool leasable = false;
+    /// The number by which the policy knows it.
+    std::uint32_t entry = kNone;
     /// Tokens of a part; 0 for whole blocks.
     std::int64_t tokens = 0;
     /// A later copy, which is not in the stream's list.
@@ -245,6 +265,9 @@ class ExtentPool {
   }
   /// The last extent of the stream that begins at the position or before it.
   [[nodiscard]] std::uint32_t locate(StreamId stream, std::int64_t position) const {
+    if (is_ranked()) [[unlikely]] {
+      return locate_block(stream, position);
+    }
     std::uint32_t found = kNone;
     for (std::uint32_t at = head_of(stream); at != kNone && extents_[at].begin <= position;
          at = extents_[at].behind) {
@@ -252,6 +275,8 @@ class ExtentPool {
     }
     return found;
   }
+  /// The same, where an extent is a block.
+  [[nodiscard]] std::uint32_t locate_block(StreamId stream, std::int64_t position) const;
   [[nodiscard]] bool is_lfu() const { return order_ == Order::lfu; }
   /// The order has classes: counts or priorities.
   [[nodiscard]] bool has_classes() const { return is_lfu() || order_ == Order::priority; }
@@ -324,6 +349,19 @@ class ExtentPool {
   }
   enum class Pin : std::uint8_t { plain, write, load };
   void change_pins(const BlockRun& run, Pin kind, int change);
+
+  // Policies of the registry.
+
+  /// The policy learns of a block, if it does not know it.
+  void learn(std::uint32_t at);
+  /// What may leave has changed: it, or where only leaves leave the block before it.
+  void refresh(std::uint32_t at);
+  void refresh_before(StreamId stream, std::int64_t block);
+  void use_ranked(std::uint32_t at);
+  void let_go_ranked(std::uint32_t at);
+  void evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims);
+  void leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims);
+
   /// An extent that is not in the order goes to the place.
   void put_at(std::uint32_t at, std::uint32_t place);
   /// The earliest hidden copies of blocks that have left are found from here on.
@@ -364,6 +402,17 @@ class ExtentPool {
   std::map<StreamId, std::int64_t> streams_of_parts_;
   /// Extents by last use, where age matters.
   std::set<std::pair<std::int64_t, std::uint32_t>> by_age_;
+
+  /// Null for an order of its own.
+  std::unique_ptr<PolicyOrder> policies_;
+  /// The extents of the policy's entries.
+  std::vector<std::uint32_t> extent_of_;
+  /// The extents of a stream's blocks from its first own one on.
+  struct Blocks {
+    std::int64_t first = 0;
+    std::vector<std::uint32_t> extents;
+  };
+  std::vector<Blocks> blocks_of_;
 };
 
 }  // namespace kvtier

@@ -90,12 +90,14 @@ class ExtentStore final : public Store, private OffloadCalls {
     RequestId id = again;
     if (id.value != UINT32_MAX) {
       request.prompt = requests_[id.value].prompt;
+      request.noted = requests_[id.value].noted;
       request.offered = std::move(requests_[id.value].offered);
       request.offered.next = 0;
     } else {
       id = new_request();
     }
     Request& kept = requests_[id.value] = std::move(request);
+    note_uses(kept, match.tokens);
     if (rules_.requests_in_first && pools_.size() > 1 && !has_victims_behind_) {
       load(kept, match);
     }
@@ -128,6 +130,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_[id.value];
+    note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
@@ -177,6 +180,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
+    note_uses(request, request.context.tokens);
     end_loads(request);
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
@@ -208,9 +212,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
   }
+  /// Policies may remember the keys of blocks that have left.
   [[nodiscard]] bool remembers(StreamId stream) const override {
-    return std::any_of(pools_.begin(), pools_.end(),
-                       [&](const auto& pool) { return pool->remembers(stream); }) ||
+    return std::any_of(
+               pools_.begin(), pools_.end(),
+               [&](const auto& pool) { return pool->is_ranked() || pool->remembers(stream); }) ||
            std::any_of(frequencies_.begin(), frequencies_.end(),
                        [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
@@ -348,6 +354,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::vector<std::pair<std::size_t, BlockRun>> promoted;
     Offered offered;
     Tokens prompt;
+    /// Tokens whose use admission policies know of.
+    Tokens noted;
     /// A block whose first tokens it reuses.
     ExtentPool::Part part;
   };
@@ -379,6 +387,27 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
     }
     std::reverse(path_.begin(), path_.end());
+  }
+
+  /// Admission policies learn once which blocks a request uses: before its writes of them.
+  void note_uses(Request& request, Tokens tokens) {
+    if (tokens <= request.noted) {
+      return;
+    }
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (pools_[i]->filters()) [[unlikely]] {
+        const std::int64_t size = rules_.pools[i].block.value;
+        std::vector<Stretch> path;
+        streams_.path(request.context.stream, tokens.value / size, size, path);
+        for (const Stretch& stretch : path) {
+          for (std::int64_t block = std::max(stretch.begin, request.noted.value / size);
+               block < stretch.end; ++block) {
+            pools_[i]->note_use(stretch.stream, block);
+          }
+        }
+      }
+    }
+    request.noted = tokens;
   }
 
   /// Leaves the path of the prompt's usable blocks in path_.
@@ -596,7 +625,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     blocks = std::min(blocks, pool.free() + (evicts ? pool.evictable() : 0));
     if (const std::int64_t lacking = blocks - pool.free(); lacking > 0) {
       const std::int64_t rounds = (lacking + rules.round - 1) / rules.round;
-      evict(index, std::min(rounds * rules.round, pool.evictable()));
+      const std::int64_t leave = std::min(rounds * rules.round, pool.evictable());
+      if (!pools_[index]->choose(leave, nullptr)) {
+        return pool.free();
+      }
+      evict(index, leave);
     }
     return blocks;
   }
@@ -634,7 +667,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
       const std::int64_t free = pool.free();
-      const std::int64_t most = one_by_one_ ? 1 : run.size();
+      const std::int64_t most = one_by_one_ || pool.is_ranked() ? 1 : run.size();
       const std::int64_t room = free > 0 ? free : evicts ? pool.victims_before_newcomers(most) : 0;
       const std::int64_t part = std::min(room, most);
       if (part == 0) {
@@ -642,6 +675,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         return;
       }
       const BlockRun now = cut_off(run, part);
+      if (!pool.admits(now.stream, now.begin) || (free == 0 && !pool.choose(part, &now))) {
+        count_skipped(index, now);
+        continue;
+      }
       leave_below(index, now);
       if (free == 0) {
         evict(index, room);
@@ -815,7 +852,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     blocks = std::min(blocks, pools_[index]->evictable());
-    if (blocks > 0) {
+    if (blocks > 0 && pools_[index]->choose(blocks, nullptr)) {
       evict(index, blocks);
     }
   }
@@ -1098,9 +1135,13 @@ class ExtentStore final : public Store, private OffloadCalls {
       visit(BlockRun{run.stream, boost::icl::first(part), boost::icl::last(part) + 1, run.first});
     }
   }
+  /// Whether requests have places in the order of eviction.
+  [[nodiscard]] bool has_places() const {
+    return rules_.pools[1].eviction == "lru" && !pools_[1]->is_ranked();
+  }
   /// Its place in the order of eviction, from its first use on.
   std::uint32_t place_of(Offered& offered) {
-    if (offered.place == ExtentPool::kNone && rules_.pools[1].eviction == "lru") {
+    if (offered.place == ExtentPool::kNone && has_places()) {
       offered.place = pools_[1]->open_place();
     }
     return offered.place;
@@ -1122,6 +1163,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   bool offer(Request& request, Tokens tokens) {
+    note_uses(request, tokens);
     const std::int64_t end = offers(request, tokens);
     Offered& offered = request.offered;
     if (end <= offered.next) {
@@ -1152,6 +1194,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       });
     });
     offer_counts_.admit(blocks, missing);
+    leave_admitted(pool, missing);
     for (const BlockRun& run : missing) {
       wanted += run.size();
     }
@@ -1175,7 +1218,8 @@ class ExtentStore final : public Store, private OffloadCalls {
       add(offered.seen, run);
     }
     const std::int64_t short_of = wanted - pool.free();
-    const bool fits = short_of <= pool.evictable();
+    const bool fits = short_of <= pool.evictable() &&
+                      (missing.empty() || pool.choose(short_of, &missing.front()));
     if (!fits) {
       for (const BlockRun& run : missing) {
         count_skipped(1, run);
@@ -1189,6 +1233,21 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool.unpin(run);
     }
     return fits;
+  }
+  /// Takes those out of the runs that an admission policy does not let in.
+  static void leave_admitted(const ExtentPool& pool, std::vector<BlockRun>& runs) {
+    if (!pool.filters()) {
+      return;
+    }
+    std::vector<BlockRun> admitted;
+    for (const BlockRun& run : runs) {
+      for (std::int64_t block = run.begin; block < run.end; ++block) {
+        if (pool.admits(run.stream, block)) {
+          admitted.push_back({run.stream, block, block + 1, run.first});
+        }
+      }
+    }
+    runs = std::move(admitted);
   }
   /// Missing blocks enter, and are being copied.
   void write_missing(Offered& offered, std::int64_t short_of) {
@@ -1216,7 +1275,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   void use_offered(Request& request) {
     ExtentPool& pool = *pools_[1];
     Offered& offered = request.offered;
-    const bool by_recency = rules_.pools[1].eviction == "lru";
+    const bool by_recency = has_places();
     pool.begin_uses();
     if (!offered.seen.empty()) {
       streams_.path(request.context.stream, boost::icl::last(offered.seen) + 1, size_behind(),
@@ -1369,12 +1428,15 @@ class ExtentStore final : public Store, private OffloadCalls {
 
 std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
                                                        const Streams& streams,
+                                                       const PolicyRegistry& registry,
                                                        std::size_t instances) {
   return make_instance_stores<ExtentStore, ExtentPool>(
       rules, streams, instances, [&](std::size_t i) {
-        const bool knows_forks = rules.pools[i].leaves_only || rules.partial_reuse;
+        auto policies = make_policy_order(rules, i, registry);
+        const bool knows_forks =
+            rules.pools[i].leaves_only || rules.partial_reuse || policies != nullptr;
         return std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i),
-                                            knows_forks ? &streams : nullptr);
+                                            knows_forks ? &streams : nullptr, std::move(policies));
       });
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "sim/policy/policy.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -12,6 +13,7 @@ namespace kvtier {
 /// one. The streams outlive them.
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
                                                                      const Streams& streams,
+                                                                     const PolicyRegistry& registry,
                                                                      std::size_t instances);
 
 }  // namespace kvtier

@@ -22,19 +22,29 @@ constexpr std::uint32_t kNone = UINT32_MAX;
 /// its root, so a node stands before its parent if it was not used more often.
 class NodeStore final : public Store {
  public:
-  NodeStore(const StoreRules& rules, const Streams& streams, std::shared_ptr<ExtentPool> storage)
+  NodeStore(const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
+            std::shared_ptr<ExtentPool> storage)
       : rules_(rules),
         pool_(rules_.pools.front()),
         streams_(streams),
         storage_(std::move(storage)),
-        counts_(pool_.eviction == "lfu"),
-        in_order_of_use_(pool_.eviction != "fifo"),
+        is_ranked_(!has_own_order(rules, 0)),
+        counts_(pool_.eviction == "lfu" && !is_ranked_),
         has_second_(rules_.pools.size() > 1),
         writes_back_(has_second_ && rules_.edges[0].write == Write::on_eviction),
         counters_(rules_.pools.size()),
-        log_(rules_.pools.size()) {}
+        log_(rules_.pools.size()) {
+    for (std::size_t i = 0; is_ranked_ && i < std::min<std::size_t>(2, rules.pools.size()); ++i) {
+      policies_[i] = make_policy_order(rules, i, registry);
+    }
+  }
 
   void advance(SimTime now) override {
+    for (const auto& policies : policies_) {
+      if (policies != nullptr) {
+        policies->advance(now);
+      }
+    }
     if (storage_ != nullptr) {
       storage_->advance(now);
     }
@@ -79,6 +89,8 @@ class NodeStore final : public Store {
       return std::nullopt;
     }
     const Tokens room = request.context.tokens;
+    note_uses(request, match.tokens);
+    hit(request);
     RequestId id{static_cast<std::uint32_t>(requests_.size())};
     if (!free_requests_.empty()) {
       id = free_requests_.back();
@@ -121,7 +133,9 @@ class NodeStore final : public Store {
     Request& request = requests_[id.value];
     end_load(request);
     used_ -= blocks_up(request.context.tokens) - request.held;
+    release_hits(request);
     lock(request.node, -1);
+    drop_refused(request.node);
     free_requests_.push_back(id);
   }
 
@@ -151,7 +165,7 @@ class NodeStore final : public Store {
       write_to_storage(copy.node, copy.stretches);
       return;
     }
-    --nodes_[copy.node].host_locks;
+    change_host_locks(copy.node, -1);
     walk(copy.stretches, rules_.pools[2].insertion,
          [&](const BlockRun& run) { put_in_storage(run); });
   }
@@ -279,10 +293,11 @@ class NodeStore final : public Store {
       return std::any_of(entry.second.stretches.begin(), entry.second.stretches.end(),
                          [&](const Stretch& one) { return one.stream == stream; });
     };
-    return (stream.value < heads_.size() && heads_[stream.value] != kNone) ||
-           (storage_ != nullptr &&
-            (storage_->remembers(stream) || std::any_of(copies_.begin(), copies_.end(), names) ||
-             std::any_of(fetches_.begin(), fetches_.end(), names)));
+    // Policies may remember the keys of what has left.
+    return is_ranked_ || (stream.value < heads_.size() && heads_[stream.value] != kNone) ||
+           (storage_ != nullptr && (storage_->is_ranked() || storage_->remembers(stream) ||
+                                    std::any_of(copies_.begin(), copies_.end(), names) ||
+                                    std::any_of(fetches_.begin(), fetches_.end(), names)));
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
@@ -397,6 +412,17 @@ class NodeStore final : public Store {
     if (storage_ != nullptr) {
       storage_->check_invariants();
     }
+    for (std::size_t i = 0; i < policies_.size(); ++i) {
+      if (policies_[i] != nullptr) {
+        for_each_in_order([&](std::uint32_t at) {
+          const std::uint32_t entry = nodes_[at].entries[i];
+          KVTIER_ASSERT((entry != kNone) == (i == 0 ? nodes_[at].on_device : nodes_[at].on_host) &&
+                            (entry == kNone || policies_[i]->is_offered(entry) == may_leave(at, i)),
+                        "a policy may choose what may leave");
+        });
+        policies_[i]->check_invariants();
+      }
+    }
   }
 
  private:
@@ -425,6 +451,8 @@ class NodeStore final : public Store {
     std::int64_t twice = 0;
     std::uint32_t before = kNone;
     std::uint32_t after = kNone;
+    /// The numbers that the policies of both pools have for it.
+    std::array<std::uint32_t, 2> entries{kNone, kNone};
   };
   struct Span {
     StreamId stream;
@@ -474,6 +502,10 @@ class NodeStore final : public Store {
     /// The last node that it loads, and how many blocks up to its end.
     std::uint32_t loads = kNone;
     std::int64_t load_blocks = 0;
+    /// Blocks whose nodes it found, which its policy knows as in use.
+    std::int64_t hits = 0;
+    /// Tokens whose use admission policies know of.
+    Tokens noted{};
   };
   /// A copy of a node, which may have been split since, to the next pool.
   struct Copying {
@@ -616,6 +648,17 @@ class NodeStore final : public Store {
     }
     insert_after(upper, lower);
     note_twice(upper);
+    for (std::size_t i = 0; i < policies_.size(); ++i) {
+      if (const std::uint32_t entry = nodes_[lower].entries[i]; entry != kNone) {
+        const Span& first = first_span(lower);
+        set_entry(upper, i, entry);
+        set_entry(
+            lower, i,
+            policies_[i]->split(entry, key_of(first.stream, first.begin), nodes_[upper].size));
+      }
+    }
+    refresh(upper);
+    refresh(lower);
     return upper;
   }
 
@@ -649,11 +692,16 @@ class NodeStore final : public Store {
       host_used_ += end - begin;
     }
     push_back(made);
+    learn(made, on_device ? 0 : 1);
+    refresh(made);
+    refresh(parent);
     return made;
   }
 
   void remove_node(std::uint32_t at) {
     forget_twice(at);
+    forget(at, 0);
+    forget(at, 1);
     const Node node = nodes_[at];
     unlink(at);
     for (std::uint32_t span = node.last; span != kNone; span = spans_[span].above) {
@@ -678,6 +726,7 @@ class NodeStore final : public Store {
       host_used_ -= node.size;
     }
     free_nodes_.push_back(at);
+    refresh(node.parent);
   }
 
   void lock(std::uint32_t node, int change) {
@@ -686,6 +735,7 @@ class NodeStore final : public Store {
       evictable_ -= locked.locks == 0 ? locked.size : 0;
       locked.locks += static_cast<std::uint32_t>(change);
       evictable_ += locked.locks == 0 ? locked.size : 0;
+      refresh(at);
     }
   }
 
@@ -720,7 +770,7 @@ class NodeStore final : public Store {
     std::int64_t tokens = rules_.whole_need ? demand : demand - free;
     std::vector<std::uint32_t> stay;
     while (tokens > 0) {
-      const std::uint32_t at = victim();
+      const std::uint32_t at = is_ranked_ ? ranked_victim(0) : victim();
       if (at == kNone) {
         break;
       }
@@ -731,15 +781,22 @@ class NodeStore final : public Store {
       } else {
         nodes_[at].stays = true;
         stay.push_back(at);
+        if (is_ranked_) {
+          // For the policy it has left, and comes back.
+          forget(at, 0);
+          learn(at, 0);
+        }
       }
     }
     for (const std::uint32_t at : stay) {
       nodes_[at].stays = false;
+      refresh(at);
     }
   }
 
   /// The request's first tokens are in the tree, whose copies it uses where there are some.
   void publish(Request& request, Tokens tokens) {
+    note_uses(request, tokens);
     const std::int64_t blocks = tokens.value / block();
     const Path path = find(request.context.stream, blocks);
     std::uint32_t end = use(path);
@@ -826,7 +883,7 @@ class NodeStore final : public Store {
     if (parent != kNone && !nodes_[parent].on_host && !write_path(parent)) {
       return false;
     }
-    if (!make_host_room(nodes_[at].size)) {
+    if (!admits(at, 1) || !make_host_room(nodes_[at].size)) {
       counters_[1].skipped += nodes_[at].size;
       tell(DecisionKind::skip, 1, at);
       return false;
@@ -869,7 +926,7 @@ class NodeStore final : public Store {
       }
     }
     while (blocks > 0) {
-      const std::uint32_t at = host_victim();
+      const std::uint32_t at = is_ranked_ ? ranked_victim(1) : host_victim();
       if (at == kNone) {
         return;
       }
@@ -882,6 +939,7 @@ class NodeStore final : public Store {
   /// A node in both pools leaves the second one.
   void leave_host(std::uint32_t at) {
     forget_twice(at);
+    forget(at, 1);
     nodes_[at].on_host = false;
     host_resident_ -= nodes_[at].size;
     host_used_ -= nodes_[at].size;
@@ -902,6 +960,7 @@ class NodeStore final : public Store {
     }
     tell(demoted ? DecisionKind::demote : DecisionKind::evict, 0, at);
     forget_twice(at);
+    forget(at, 0);
     unlink(at);
     Node& node = nodes_[at];
     node.on_device = false;
@@ -912,11 +971,13 @@ class NodeStore final : public Store {
       --nodes_[node.parent].device_children;
     }
     insert_by_use(at);
+    refresh(at);
+    refresh(node.parent);
     return true;
   }
   bool write_back(std::uint32_t at) {
     const std::int64_t blocks = nodes_[at].size;
-    if (!make_host_room(blocks)) {
+    if (!admits(at, 1) || !make_host_room(blocks)) {
       counters_[1].skipped += blocks;
       tell(DecisionKind::skip, 1, at);
       return false;
@@ -972,6 +1033,9 @@ class NodeStore final : public Store {
     }
     insert_by_use(at);
     note_twice(at);
+    learn(at, 0);
+    refresh(at);
+    refresh(node.parent);
   }
   void put_on_host(std::uint32_t at) {
     Node& node = nodes_[at];
@@ -980,6 +1044,8 @@ class NodeStore final : public Store {
       host_resident_ += node.size;
       host_used_ += node.size;
       note_twice(at);
+      learn(at, 1);
+      refresh(at);
     }
   }
   /// Nodes in both pools leave the second one first, if they are written on eviction.
@@ -997,6 +1063,7 @@ class NodeStore final : public Store {
   void change_host_locks(std::uint32_t at, int change) {
     if (at != kNone) {
       nodes_[at].host_locks += static_cast<std::uint32_t>(change);
+      refresh(at);
     }
   }
 
@@ -1053,7 +1120,7 @@ class NodeStore final : public Store {
     if (storage_ == nullptr) {
       return;
     }
-    ++nodes_[at].host_locks;
+    change_host_locks(at, 1);
     std::int64_t blocks = 0;
     for (const Stretch& stretch : stretches) {
       blocks += stretch.end - stretch.begin;
@@ -1074,11 +1141,24 @@ class NodeStore final : public Store {
         if (free == 0 && rules_.edges[1].no_room == NoRoom::evict) {
           room = storage_->victims_before_newcomers(rest.size());
         }
-        const std::int64_t part = std::min(room, rest.size());
+        const std::int64_t part =
+            storage_->is_ranked() ? std::min<std::int64_t>(room, 1) : std::min(room, rest.size());
         if (part == 0) {
           counters_[2].skipped += rest.size();
           log_.tell(DecisionKind::skip, 2, rest);
           return;
+        }
+        BlockRun now = rest;
+        if (run.first == End::tail) {
+          rest.end = now.begin = rest.end - part;
+        } else {
+          rest.begin = now.end = rest.begin + part;
+        }
+        if (!storage_->admits(now.stream, now.begin) ||
+            (free == 0 && !storage_->choose(room, &now))) {
+          counters_[2].skipped += part;
+          log_.tell(DecisionKind::skip, 2, now);
+          continue;
         }
         if (free == 0) {
           std::vector<BlockRun> victims;
@@ -1088,17 +1168,134 @@ class NodeStore final : public Store {
             log_.tell(DecisionKind::evict, 2, victim);
           }
         }
-        BlockRun now = rest;
-        if (run.first == End::tail) {
-          rest.end = now.begin = rest.end - part;
-        } else {
-          rest.begin = now.end = rest.begin + part;
-        }
         storage_->insert(now);
         counters_[2].inserted += part;
         log_.tell(DecisionKind::insert, 2, now);
       }
     });
+  }
+
+  // ---- Policies of the registry ----
+
+  [[nodiscard]] const Span& first_span(std::uint32_t node) const {
+    std::uint32_t at = nodes_[node].last;
+    while (spans_[at].above != kNone) {
+      at = spans_[at].above;
+    }
+    return spans_[at];
+  }
+  void set_entry(std::uint32_t node, std::size_t pool, std::uint32_t entry) {
+    nodes_[node].entries[pool] = entry;
+    if (entry >= node_of_[pool].size()) {
+      node_of_[pool].resize(static_cast<std::size_t>(entry) + 1, kNone);
+    }
+    node_of_[pool][entry] = node;
+  }
+  /// The node is in the pool from here on.
+  void learn(std::uint32_t at, std::size_t pool) {
+    if (policies_[pool] != nullptr) {
+      const Span& first = first_span(at);
+      set_entry(
+          at, pool,
+          policies_[pool]->insert(key_of(first.stream, first.begin), first.begin, nodes_[at].size));
+    }
+  }
+  void forget(std::uint32_t at, std::size_t pool) {
+    if (nodes_[at].entries[pool] != kNone) {
+      policies_[pool]->remove(std::exchange(nodes_[at].entries[pool], kNone));
+    }
+  }
+  [[nodiscard]] bool may_leave(std::uint32_t at, std::size_t pool) const {
+    const Node& node = nodes_[at];
+    return pool == 0
+               ? node.on_device && node.locks == 0 && node.device_children == 0 && !node.stays
+               : node.on_host && !node.on_device && node.children == 0 && node.host_locks == 0;
+  }
+  void refresh(std::uint32_t at) {
+    for (std::size_t i = 0; is_ranked_ && at != kNone && i < 2; ++i) {
+      if (const std::uint32_t entry = nodes_[at].entries[i]; entry != kNone) {
+        policies_[i]->offer(entry, may_leave(at, i));
+      }
+    }
+  }
+  /// The node that leaves a pool next, and has to; kNone if none may, or shall leave the second
+  /// pool.
+  [[nodiscard]] std::uint32_t ranked_victim(std::size_t pool) {
+    PolicyOrder& policies = *policies_[pool];
+    if (!policies.choose(1, pool == 0 ? Demand::save : Demand::demotion, nullptr) && pool == 0) {
+      policies.choose_oldest(1);
+    }
+    const std::vector<std::uint32_t> chosen = policies.take_chosen();
+    return chosen.empty() ? kNone : node_of_[pool][chosen.front()];
+  }
+  [[nodiscard]] bool admits(std::uint32_t at, std::size_t pool) const {
+    if (policies_[pool] == nullptr || !policies_[pool]->filters()) {
+      return true;
+    }
+    const Span& first = first_span(at);
+    return policies_[pool]->admits(key_of(first.stream, first.begin));
+  }
+  /// Admission policies learn once which blocks a request uses.
+  void note_uses(Request& request, Tokens tokens) {
+    if (tokens <= request.noted || (!is_ranked_ && storage_ == nullptr)) {
+      return;
+    }
+    std::vector<Stretch> path;
+    streams_.path(request.context.stream, tokens.value / block(), block(), path);
+    const auto note = [&](auto* policies) {
+      if (policies != nullptr && policies->filters()) {
+        for (const Stretch& stretch : path) {
+          for (std::int64_t i = std::max(stretch.begin, request.noted.value / block());
+               i < stretch.end; ++i) {
+            note_use(*policies, stretch.stream, i);
+          }
+        }
+      }
+    };
+    note(policies_[0].get());
+    note(policies_[1].get());
+    note(storage_.get());
+    request.noted = tokens;
+  }
+  static void note_use(PolicyOrder& policies, StreamId stream, std::int64_t block) {
+    policies.note_use(key_of(stream, block));
+  }
+  static void note_use(ExtentPool& pool, StreamId stream, std::int64_t block) {
+    pool.note_use(stream, block);
+  }
+  /// A request uses the nodes that it has found, until release_hits. Copies in the second pool stay
+  /// there.
+  void hit(Request& request) {
+    if (!is_ranked_) {
+      return;
+    }
+    request.hits = request.held;
+    for (std::uint32_t at = request.node; at != kNone; at = nodes_[at].parent) {
+      policies_[0]->hit(nodes_[at].entries[0]);
+      if (const std::uint32_t entry = nodes_[at].entries[1]; entry != kNone) {
+        policies_[1]->hit(entry);
+        policies_[1]->release(entry);
+      }
+    }
+  }
+  void release_hits(const Request& request) {
+    std::int64_t end = request.held;
+    for (std::uint32_t at = request.node; is_ranked_ && at != kNone; at = nodes_[at].parent) {
+      if (end <= request.hits) {
+        policies_[0]->release(nodes_[at].entries[0]);
+      }
+      end -= nodes_[at].size;
+    }
+  }
+  /// Nodes that the first pool does not admit leave when no request holds them, from the leaf on.
+  void drop_refused(std::uint32_t at) {
+    while (at != kNone && may_leave(at, 0) && !nodes_[at].on_host && nodes_[at].children == 0 &&
+           !admits(at, 0)) {
+      const std::uint32_t parent = nodes_[at].parent;
+      tell(DecisionKind::drop_save, 0, at);
+      remove_node(at);
+      at = parent;
+    }
   }
 
   // ---- The order of eviction ----
@@ -1180,10 +1377,8 @@ class NodeStore final : public Store {
     }
   }
   void move_to_back(std::uint32_t at) {
-    if (in_order_of_use_) {
-      unlink(at);
-      push_back(at);
-    }
+    unlink(at);
+    push_back(at);
   }
 
   // ---- Arrays ----
@@ -1228,8 +1423,12 @@ class NodeStore final : public Store {
   const Streams& streams_;
   /// Null if there is no third pool.
   std::shared_ptr<ExtentPool> storage_;
+  /// Policies of the registry choose the nodes that leave.
+  bool is_ranked_;
+  std::array<std::unique_ptr<PolicyOrder>, 2> policies_;
+  /// The nodes of their entries.
+  std::array<std::vector<std::uint32_t>, 2> node_of_;
   bool counts_;
-  bool in_order_of_use_;
   bool has_second_;
   bool writes_back_;
   std::vector<Node> nodes_;
@@ -1268,14 +1467,17 @@ class NodeStore final : public Store {
 
 std::vector<std::unique_ptr<Store>> make_node_stores(const StoreRules& rules,
                                                      const Streams& streams,
+                                                     const PolicyRegistry& registry,
                                                      std::size_t instances) {
   std::vector<std::unique_ptr<Store>> stores;
   std::shared_ptr<ExtentPool> storage;
   for (std::size_t i = 0; i < instances; ++i) {
     if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
-      storage = std::make_shared<ExtentPool>(rules.pools[2], 0);
+      auto policies = make_policy_order(rules, 2, registry);
+      const Streams* known = policies != nullptr ? &streams : nullptr;
+      storage = std::make_shared<ExtentPool>(rules.pools[2], 0, known, std::move(policies));
     }
-    stores.push_back(std::make_unique<NodeStore>(rules, streams, storage));
+    stores.push_back(std::make_unique<NodeStore>(rules, streams, registry, storage));
   }
   return stores;
 }

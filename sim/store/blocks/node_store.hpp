@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "sim/policy/policy.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -13,6 +14,7 @@ namespace kvtier {
 /// two. The streams outlive them.
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_node_stores(const StoreRules& rules,
                                                                    const Streams& streams,
+                                                                   const PolicyRegistry& registry,
                                                                    std::size_t instances);
 
 }  // namespace kvtier

@@ -51,8 +51,8 @@ std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const S
   if (has_entries(unit)) {
     return make_entry_stores(rules, streams, registry, instances);
   }
-  return unit == EvictionUnit::node ? make_node_stores(rules, streams, instances)
-                                    : make_extent_stores(rules, streams, instances);
+  return unit == EvictionUnit::node ? make_node_stores(rules, streams, registry, instances)
+                                    : make_extent_stores(rules, streams, registry, instances);
 }
 
 std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rules,
@@ -64,8 +64,8 @@ std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rule
   if (has_entries(unit)) {
     return make_reference_entries(rules, streams, registry, instances);
   }
-  return unit == EvictionUnit::node ? make_reference_nodes(rules, streams, instances)
-                                    : make_reference_blocks(rules, streams, instances);
+  return unit == EvictionUnit::node ? make_reference_nodes(rules, streams, registry, instances)
+                                    : make_reference_blocks(rules, streams, registry, instances);
 }
 
 std::unique_ptr<Store> make_store(const StoreRules& rules, const Streams& streams,

@@ -11,6 +11,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
+#include "sim/store/policy_order.hpp"
 #include "sim/store/write_frequencies.hpp"
 
 namespace kvtier {
@@ -38,6 +39,8 @@ std::vector<Key> keys_of(const Streams& streams, const Context& context, Tokens 
 std::int64_t usable_tokens(const StoreRules& rules, Tokens prompt) {
   return std::max<std::int64_t>(prompt.value - (rules.hit_cap == HitCap::last_token ? 1 : 0), 0);
 }
+
+EntryKey key_of(const Key& key) { return key_of(key.first, key.second); }
 
 std::int64_t blocks_up(Tokens tokens, Tokens block) {
   return (tokens.value + block.value - 1) / block.value;
@@ -69,6 +72,8 @@ struct Block {
   SimTime used;
   bool leasable = false;
   std::int64_t priority = 0;
+  /// The number by which a policy of the registry knows it.
+  std::uint32_t entry = PolicyOrder::kNone;
   std::list<Block>::iterator self;
 };
 
@@ -109,7 +114,11 @@ class Ghosts {
 
 class BlockPool {
  public:
-  BlockPool(const PoolRules& rules, const Streams& streams) : rules_(rules), streams_(streams) {}
+  BlockPool(const StoreRules& rules, std::size_t number, const Streams& streams,
+            const PolicyRegistry& registry)
+      : rules_(rules.pools[number]),
+        streams_(streams),
+        policies_(make_policy_order(rules, number, registry)) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
   /// The copy that came first; null if there is none.
@@ -119,6 +128,9 @@ class BlockPool {
   }
   void advance(SimTime now) {
     now_ = now;
+    if (is_ranked()) {
+      policies_->advance(now);
+    }
     std::vector<Block*> expired;
     for (Block& block : blocks_) {
       if (rules_.ttl && block.used < now - *rules_.ttl && block.holders == 0 && block.pins == 0) {
@@ -164,6 +176,7 @@ class BlockPool {
     ++used;
     if (made->holders == 0) {
       order_.emplace(place(*made), made);
+      learn(made);
     }
     ++recent_;
     for (auto& ghosts : ghosts_) {
@@ -225,6 +238,9 @@ class BlockPool {
     }
     --used;
     order_.erase(place(*block));
+    if (block->entry != PolicyOrder::kNone) {
+      policies_->remove(block->entry);
+    }
     blocks_.erase(block->self);
   }
   /// To the end of the order, or of those used as often; if it `counts`, once more.
@@ -233,6 +249,10 @@ class BlockPool {
     block->used = now_;
     block->leasable = true;
     block->uses += counts ? 1 : 0;
+    if (is_ranked() && counts) {
+      policies_->hit(block->entry);
+      policies_->release(block->entry);
+    }
     if (is_arc() && counts && !block->frequent) {
       block->frequent = true;
       --recent_;
@@ -245,14 +265,29 @@ class BlockPool {
       order_.erase(place(*block));
     }
   }
+  /// The policy learns that a request has found a block that it holds.
+  void hit(Block* block) {
+    if (is_ranked()) {
+      learn(block);
+      policies_->hit(block->entry);
+    }
+  }
   /// `used`: the request had found it.
   void let_go(Block* block, bool used_it) {
     block->used = now_;
     block->leasable = block->leasable || used_it;
     block->uses += used_it ? 1 : 0;
+    if (block->entry != PolicyOrder::kNone) {
+      policies_->release(block->entry);
+    }
     if (--block->holders == 0) {
       reach_end(block);
       order_.emplace(place(*block), block);
+      if (block->entry == PolicyOrder::kNone && !admits(block->key)) {
+        remove(block);
+      } else {
+        learn(block);
+      }
     }
   }
   /// The request had it for nothing.
@@ -261,6 +296,55 @@ class BlockPool {
       order_.emplace(place(*block), block);
     }
   }
+  // Policies of the registry.
+
+  [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  [[nodiscard]] bool admits(const Key& key) const {
+    return !is_ranked() || policies_->admits(key_of(key));
+  }
+  void note_use(const Key& key) {
+    if (is_ranked()) {
+      policies_->note_use(key_of(key));
+    }
+  }
+  /// A block that a request has computed has no number before that one lets it go, or another one
+  /// finds it.
+  void learn(Block* block) {
+    if (is_ranked() && block->entry == PolicyOrder::kNone) {
+      block->entry = block->keyed ? policies_->insert(key_of(block->key), block->key.second, 1)
+                                  : policies_->insert_keyless(1);
+    }
+  }
+  /// Whether the policy lets so many blocks leave, or a round, for this newcomer if there is one.
+  bool choose(std::int64_t wanted, const Key* newcomer) {
+    if (!is_ranked() || wanted <= 0) {
+      return true;
+    }
+    offer_all();
+    const EntryKey key = newcomer != nullptr ? key_of(*newcomer) : EntryKey{};
+    return policies_->choose(
+        rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())),
+        Demand::save, newcomer != nullptr ? &key : nullptr);
+  }
+  /// The next blocks to leave, so many in the end: those that were chosen, or are now.
+  std::vector<Block*> take_chosen(std::int64_t wanted) {
+    if (policies_->chosen().empty() && !choose(wanted, nullptr)) {
+      policies_->choose_oldest(rules_.leaves_only ? 1 : wanted);
+    }
+    std::vector<Block*> chosen;
+    for (const std::uint32_t entry : policies_->take_chosen()) {
+      chosen.push_back(&*std::find_if(blocks_.begin(), blocks_.end(),
+                                      [&](const Block& block) { return block.entry == entry; }));
+    }
+    return chosen;
+  }
+  void check_policies() {
+    if (is_ranked()) {
+      offer_all();
+      policies_->check_invariants();
+    }
+  }
+
   /// Null if nothing may leave.
   [[nodiscard]] Block* victim() const {
     const auto is_free = [&](const auto& place) {
@@ -329,13 +413,13 @@ class BlockPool {
   [[nodiscard]] std::vector<Stretch> contents() const {
     std::vector<Stretch> contents;
     for (const auto& [place, block] : order_) {
-      if (block->keyed) {
+      if (block->keyed && !is_ranked()) {
         contents.push_back(stretch_of(block->key));
       }
     }
     std::vector<Key> held;
     for (const Block& block : blocks_) {
-      if (block.holders > 0) {
+      if (block.holders > 0 || (block.keyed && is_ranked())) {
         held.push_back(block.key);
       }
     }
@@ -385,6 +469,13 @@ class BlockPool {
              return find_self(other) && is_child(other, block.key) && is_free(other);
            });
   }
+  void offer_all() {
+    for (const Block& block : blocks_) {
+      if (block.entry != PolicyOrder::kNone) {
+        policies_->offer(block.entry, is_free(block) && !is_kept(block));
+      }
+    }
+  }
   using Place = std::array<std::int64_t, 3>;
   [[nodiscard]] Place place(const Block& block) const {
     return {rules_.eviction == "lfu"    ? block.uses
@@ -393,7 +484,7 @@ class BlockPool {
                                         : 0,
             block.reached, block.within};
   }
-  [[nodiscard]] bool is_arc() const { return rules_.eviction == "arc"; }
+  [[nodiscard]] bool is_arc() const { return rules_.eviction == "arc" && !is_ranked(); }
   void reach_end(Block* block) {
     if (rules_.eviction != "fifo") {
       block->reached = ++clock_;
@@ -403,6 +494,8 @@ class BlockPool {
 
   PoolRules rules_;
   const Streams& streams_;
+  /// Null if the pool has an order of its own.
+  std::unique_ptr<PolicyOrder> policies_;
   std::int64_t clock_ = 0;
   std::int64_t pinned_ = 0;
   SimTime now_;
@@ -510,6 +603,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       const bool fits = all <= available && wanted + room.reserved <= available &&
                         wanted <= free_blocks().available;
       if (fits) {
+        for (Block* held : request.blocks) {
+          pools_[0]->hit(held);
+        }
         take_over(part);
       }
       if (!fits || !make_room(wanted)) {
@@ -533,10 +629,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       id = ++last_request_;
     } else {
       request.prompt = requests_.at(id).prompt;
+      request.noted = requests_.at(id).noted;
       request.offered = requests_.at(id).offered;
       request.offered.next = 0;
     }
     Request& kept = requests_[id] = std::move(request);
+    note_uses(kept, found.tokens);
     if (rules_.requests_in_first && pools_.size() > 1 && !victims_behind) {
       load(kept, prompt, found);
     }
@@ -566,6 +664,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_.at(id.value);
+    note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
@@ -668,6 +767,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void release(RequestId id) override {
     loaded(id);
     Request& request = requests_.at(id.value);
+    note_uses(request, request.context.tokens);
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
@@ -712,8 +812,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {
-    return std::any_of(pools_.begin(), pools_.end(),
-                       [&](const auto& pool) { return pool->remembers(stream); }) ||
+    return std::any_of(
+               pools_.begin(), pools_.end(),
+               [&](const auto& pool) { return pool->is_ranked() || pool->remembers(stream); }) ||
            std::any_of(frequencies_.begin(), frequencies_.end(),
                        [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
@@ -730,6 +831,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       KVTIER_ASSERT(
           pools_[i]->resident <= pools_[i]->used && pools_[i]->used <= rules_.pools[i].capacity,
           "a pool holds no more than its capacity");
+      pools_[i]->check_policies();
     }
   }
 
@@ -768,7 +870,24 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::vector<std::pair<std::size_t, Block*>> promoted{};
     Offered offered{};
     Tokens prompt{};
+    /// Tokens whose blocks admission policies know of.
+    Tokens noted{};
   };
+  void note_uses(Request& request, Tokens tokens) {
+    for (std::size_t i = 0; i < pools_.size() && tokens > request.noted; ++i) {
+      const Tokens size = rules_.pools[i].block;
+      const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, size);
+      for (auto j = static_cast<std::size_t>(request.noted.value / size.value); j < keys.size();
+           ++j) {
+        pools_[i]->note_use(keys[j]);
+      }
+    }
+    request.noted = std::max(request.noted, tokens);
+  }
+  /// Whether requests have places of their own in the order of the second pool.
+  [[nodiscard]] bool has_places() const {
+    return rules_.pools[1].eviction == "lru" && !pools_[1]->is_ranked();
+  }
 
   // OffloadCalls
   RequestId begin(StreamId stream) override {
@@ -951,7 +1070,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return offered.rank;
   }
   void note_reuse(Offered& offered, const Key& key, std::int64_t position) {
-    if (offered.seen.insert(position).second && rules_.pools[1].eviction == "lru") {
+    if (offered.seen.insert(position).second && has_places()) {
       const std::int64_t rank = rank_of(offered);
       if (Block* here = pools_[1]->find(key)) {
         pools_[1]->use_as(here, rank, position);
@@ -970,6 +1089,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return keys_behind({request.context.stream, tokens});
   }
   bool offer(Request& request, Tokens tokens) {
+    note_uses(request, tokens);
     std::vector<Key> keys = offers(request, tokens);
     Offered& offered = request.offered;
     const std::int64_t end = std::ssize(keys);
@@ -999,7 +1119,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::vector<Key> missing;
     for (const BlockRun& run : candidates) {
       for (std::int64_t i = run.begin; i < run.end; ++i) {
-        missing.emplace_back(run.stream, i);
+        if (pool.admits({run.stream, i})) {
+          missing.emplace_back(run.stream, i);
+        }
       }
     }
     for (auto i = missing.rbegin(); i != missing.rend(); ++i) {
@@ -1020,7 +1142,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       offered.seen.insert(key.second);
     }
     const std::int64_t wanted = std::ssize(missing) - (rules_.pools[1].capacity - pool.used);
-    const bool fits = wanted <= pool.evictable();
+    const bool fits =
+        wanted <= pool.evictable() && (missing.empty() || pool.choose(wanted, &missing.front()));
     if (!fits) {
       counters_[1].skipped += std::ssize(missing);
     } else if (!missing.empty()) {
@@ -1040,7 +1163,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     free_blocks(1, wanted);
     for (const Key& key : missing) {
       Block* made = pools_[1]->add({.key = key});
-      if (rules_.pools[1].eviction == "lru") {
+      if (has_places()) {
         pools_[1]->place_as(made, offered.rank, key.second);
       }
       pools_[1]->pin(made);
@@ -1067,7 +1190,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         if (here->writes == 0) {
           write(1, *here);
         }
-      } else if (rules_.pools[1].eviction == "lru" || offered.inserted.contains(*i)) {
+      } else if (has_places() || offered.inserted.contains(*i)) {
         pools_[1]->use(here, false);
       }
     }
@@ -1101,6 +1224,21 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   /// Takes memory for blocks that are written. Returns how many of them have some.
   std::int64_t make_room_for_write(std::size_t i, std::int64_t blocks) {
     const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
+    if (pools_[i]->is_ranked() && rules_.pools[i].allocation == Allocation::write) {
+      // All of them in one choice.
+      const std::int64_t free = rules_.pools[i].capacity - pools_[i]->used;
+      const std::int64_t evictable = evicts ? pools_[i]->evictable() : 0;
+      const std::int64_t round = rules_.pools[i].round;
+      blocks = std::min(blocks, free + evictable);
+      if (blocks > free) {
+        const std::int64_t leave = std::min((blocks - free + round - 1) / round * round, evictable);
+        if (!pools_[i]->choose(leave, nullptr)) {
+          return free;
+        }
+        free_blocks(i, leave);
+      }
+      return blocks;
+    }
     std::int64_t taken = 0;
     while (taken < blocks && rules_.pools[i].allocation == Allocation::write) {
       if (pools_[i]->used + taken == rules_.pools[i].capacity) {
@@ -1140,6 +1278,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     } else {
       const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
       if (pools_[i]->is_full() && (!evicts || pools_[i]->victim() == nullptr)) {
+        ++counters_[i].skipped;
+        return false;
+      }
+      if (!pools_[i]->admits(key) || (pools_[i]->is_full() && !pools_[i]->choose(1, &key))) {
         ++counters_[i].skipped;
         return false;
       }
@@ -1231,6 +1373,22 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (blocks > 0 && blocks < rules_.pools[i].round) {
       blocks = std::max(blocks, std::min(rules_.pools[i].round, pools_[i]->evictable()));
     }
+    while (blocks > 0 && pools_[i]->is_ranked()) {
+      // All leave before the first one is written below.
+      std::vector<Key> left;
+      for (; blocks > 0;) {
+        for (Block* victim : pools_[i]->take_chosen(blocks)) {
+          if (victim->keyed) {
+            left.push_back(victim->key);
+          }
+          pools_[i]->evict(victim);
+          --blocks;
+        }
+      }
+      for (const Key& key : left) {
+        count_evicted(i, key);
+      }
+    }
     for (; blocks > 0; --blocks) {
       evict(i);
     }
@@ -1241,9 +1399,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const Key key = victim->key;
     const bool keyed = victim->keyed;
     pools_[i]->evict(victim);
-    if (!keyed) {
-      return;
+    if (keyed) {
+      count_evicted(i, key);
     }
+  }
+  void count_evicted(std::size_t i, const Key& key) {
     ++counters_[i].evicted;
     if (i == 1 && offloads()) {
       evicted_behind_.push_back(stretch_of(key));
@@ -1266,7 +1426,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   /// So many leave, as far as they may.
   void relieve(std::size_t i, std::int64_t blocks) {
-    free_blocks(i, std::min(blocks, pools_[i]->evictable()));
+    blocks = std::min(blocks, pools_[i]->evictable());
+    if (pools_[i]->choose(blocks, nullptr)) {
+      free_blocks(i, blocks);
+    }
   }
   /// Before keys are written there; what is there of their paths stays.
   void relieve_before_write(std::size_t i, const std::vector<Key>& paths,
@@ -1331,6 +1494,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
       return false;
     }
+    for (Block* here : held) {
+      pools_[0]->hit(here);
+    }
     for (const Key& key : hits) {
       if (Block* below = pools_[1]->find(key)) {
         pools_[1]->remove(below);
@@ -1378,6 +1544,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       Block* here = pools_[0]->find(keys[i]);
       if (here != nullptr && rules_.duplicates == Duplicates::merged) {
         pools_[0]->hold(here);
+        pools_[0]->hit(here);
       } else {
         if (has_victims_behind(rules_)) {
           leave_below(0, keys[i]);
@@ -1448,13 +1615,15 @@ struct TreeNode {
   std::int64_t last_use = 0;
   /// When it came to be in both pools.
   std::int64_t twice = 0;
+  /// The numbers by which the policies of both pools know it.
+  std::array<std::uint32_t, 2> entries{PolicyOrder::kNone, PolicyOrder::kNone};
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(keys); }
 };
 
 class ReferenceNodes final : public Store {
  public:
-  ReferenceNodes(const StoreRules& rules, const Streams& streams,
+  ReferenceNodes(const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
                  std::shared_ptr<BlockPool> storage)
       : rules_(rules),
         pool_(rules_.pools.front()),
@@ -1463,9 +1632,17 @@ class ReferenceNodes final : public Store {
         counters_(rules_.pools.size()) {
     root_.locks = 1;
     root_.on_host = true;
+    for (std::size_t i = 0; i < 2 && i < rules_.pools.size() && !has_own_order(rules_, 0); ++i) {
+      policies_[i] = make_policy_order(rules_, i, registry);
+    }
   }
 
   void advance(SimTime now) override {
+    for (const auto& policies : policies_) {
+      if (policies != nullptr) {
+        policies->advance(now);
+      }
+    }
     if (storage_ != nullptr) {
       storage_->advance(now);
     }
@@ -1508,7 +1685,9 @@ class ReferenceNodes final : public Store {
                     .node = end,
                     .held = device,
                     .counted = 0,
-                    .loading = {}};
+                    .loading = {},
+                    .hits = 0,
+                    .noted = {}};
     while (!request.node->on_device) {
       request.node = request.node->parent;
     }
@@ -1535,6 +1714,15 @@ class ReferenceNodes final : public Store {
       end_load(request);
       lock(request.node, -1);
       return std::nullopt;
+    }
+    note_uses(request, has);
+    request.hits = request.held;
+    for (TreeNode* at = request.node; is_ranked() && at != &root_; at = at->parent) {
+      policies_[0]->hit(at->entries[0]);
+      if (at->on_host) {
+        policies_[1]->hit(at->entries[1]);
+        policies_[1]->release(at->entries[1]);
+      }
     }
     requests_[++last_request_] = request;
     if (rules_.publication == Publication::scheduling) {
@@ -1568,7 +1756,19 @@ class ReferenceNodes final : public Store {
     end_load(request);
     used_ -=
         blocks_up(request.context.tokens, pool_.block) - static_cast<std::int64_t>(request.held);
+    std::size_t end = request.held;
+    for (TreeNode* at = request.node; is_ranked() && at != &root_; at = at->parent) {
+      if (end <= request.hits) {
+        policies_[0]->release(at->entries[0]);
+      }
+      end -= at->keys.size();
+    }
     lock(request.node, -1);
+    for (TreeNode* at = request.node; at != &root_ && is_device_leaf(*at) && !at->on_host &&
+                                      at->children.empty() && !admits(*at, 0);) {
+      const TreeNode* gone = std::exchange(at, at->parent);
+      remove(*gone);
+    }
     requests_.erase(id.value);
   }
 
@@ -1674,13 +1874,11 @@ class ReferenceNodes final : public Store {
     TreeNode* node = walk(keys, length);
     std::int64_t added = 0;
     for (TreeNode* at = node; at != &root_ && !writes_back() && !at->on_host; at = at->parent) {
-      at->on_host = true;
+      put_on_host(at);
       added += at->size();
     }
     if (length < keys.size()) {
-      node = add(node, keys, length);
-      node->on_device = false;
-      node->on_host = true;
+      node = add(node, keys, length, false);
       added += node->size();
     }
     counters_[1].inserted += added;
@@ -1724,7 +1922,8 @@ class ReferenceNodes final : public Store {
                          [&](const Key& key) { return key.first == stream; });
     };
     const std::vector<const TreeNode*> nodes = all();
-    return std::any_of(nodes.begin(), nodes.end(),
+    return is_ranked() || (storage_ != nullptr && storage_->is_ranked()) ||
+           std::any_of(nodes.begin(), nodes.end(),
                        [&](const TreeNode* node) { return has(node->keys); }) ||
            (storage_ != nullptr && storage_->remembers(stream)) ||
            std::any_of(copies_.begin(), copies_.end(),
@@ -1804,6 +2003,10 @@ class ReferenceNodes final : public Store {
     std::size_t counted = 0;
     /// Blocks that it loads.
     std::vector<Key> loading;
+    /// Blocks that it found.
+    std::size_t hits = 0;
+    /// Tokens whose blocks admission policies know of.
+    Tokens noted;
   };
   struct Copying {
     std::size_t pool = 1;
@@ -1848,7 +2051,7 @@ class ReferenceNodes final : public Store {
     return shared;
   }
   [[nodiscard]] bool leaves_before(const TreeNode& a, const TreeNode& b) const {
-    if (pool_.eviction == "lfu" && a.uses != b.uses) {
+    if (pool_.eviction == "lfu" && !is_ranked() && a.uses != b.uses) {
       return a.uses < b.uses;
     }
     return a.last_use < b.last_use;
@@ -1908,16 +2111,81 @@ class ReferenceNodes final : public Store {
     TreeNode* made = upper.get();
     made->children[node->keys.front()] = std::move(lower);
     parent->children[made->keys.front()] = std::move(upper);
+    made->entries = node->entries;
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (node->entries[i] != PolicyOrder::kNone) {
+        node->entries[i] =
+            policies_[i]->split(node->entries[i], key_of(node->keys.front()), made->size());
+      }
+    }
     return made;
   }
-  /// The path's blocks from `begin` on as a new node, in the first pool.
-  TreeNode* add(TreeNode* parent, const std::vector<Key>& path, std::size_t begin) {
+
+  // Policies of the registry.
+
+  [[nodiscard]] bool is_ranked() const { return policies_[0] != nullptr; }
+  [[nodiscard]] bool admits(const TreeNode& node, std::size_t pool) const {
+    return policies_[pool] == nullptr || policies_[pool]->admits(key_of(node.keys.front()));
+  }
+  void learn(TreeNode* node, std::size_t pool) {
+    if (policies_[pool] != nullptr) {
+      const Key& first = node->keys.front();
+      node->entries[pool] = policies_[pool]->insert(key_of(first), first.second, node->size());
+    }
+  }
+  void forget(TreeNode* node, std::size_t pool) {
+    if (node->entries[pool] != PolicyOrder::kNone) {
+      policies_[pool]->remove(std::exchange(node->entries[pool], PolicyOrder::kNone));
+    }
+  }
+  void note_uses(Request& request, Tokens tokens) {
+    const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, pool_.block);
+    for (auto i = static_cast<std::size_t>(request.noted.value / pool_.block.value);
+         i < keys.size(); ++i) {
+      for (const auto& policies : policies_) {
+        if (policies != nullptr) {
+          policies->note_use(key_of(keys[i]));
+        }
+      }
+      if (storage_ != nullptr) {
+        storage_->note_use(keys[i]);
+      }
+    }
+    request.noted = std::max(request.noted, tokens);
+  }
+  /// The node that leaves a pool next by its policy, of those that may and do not stay.
+  const TreeNode* ranked_victim(std::size_t pool, const std::set<const TreeNode*>& stay) {
+    const std::vector<const TreeNode*> nodes = all();
+    for (const TreeNode* node : nodes) {
+      if (node->entries[pool] != PolicyOrder::kNone) {
+        policies_[pool]->offer(
+            node->entries[pool],
+            pool == 0 ? is_device_leaf(*node) && !stay.contains(node)
+                      : !node->on_device && node->children.empty() && !is_host_held(*node));
+      }
+    }
+    const Demand demand = pool == 0 ? Demand::save : Demand::demotion;
+    if (!policies_[pool]->choose(1, demand, nullptr) && pool == 0) {
+      policies_[pool]->choose_oldest(1);
+    }
+    const std::vector<std::uint32_t> chosen = policies_[pool]->take_chosen();
+    const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const TreeNode* node) {
+      return !chosen.empty() && node->entries[pool] == chosen.front();
+    });
+    return found == nodes.end() ? nullptr : *found;
+  }
+  /// The path's blocks from `begin` on as a new node, in the first pool or the second.
+  TreeNode* add(TreeNode* parent, const std::vector<Key>& path, std::size_t begin,
+                bool on_device = true) {
     auto made = std::make_unique<TreeNode>();
     made->keys.assign(path.begin() + static_cast<std::ptrdiff_t>(begin), path.end());
     made->parent = parent;
     made->last_use = ++clock_;
+    made->on_device = on_device;
+    made->on_host = !on_device;
     TreeNode* leaf = made.get();
     parent->children[path[begin]] = std::move(made);
+    learn(leaf, on_device ? 0 : 1);
     return leaf;
   }
 
@@ -1928,6 +2196,7 @@ class ReferenceNodes final : public Store {
   }
 
   void publish(Request& request, Tokens tokens) {
+    note_uses(request, tokens);
     const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, pool_.block);
     std::size_t length = 0;
     TreeNode* node = walk(keys, length);
@@ -1991,9 +2260,9 @@ class ReferenceNodes final : public Store {
     std::int64_t tokens = demand <= free ? 0 : rules_.whole_need ? demand : demand - free;
     std::set<const TreeNode*> stay;
     while (tokens > 0) {
-      const TreeNode* next = nullptr;
+      const TreeNode* next = is_ranked() ? ranked_victim(0, stay) : nullptr;
       for (const TreeNode* node : all()) {
-        if (is_device_leaf(*node) && !stay.contains(node) &&
+        if (!is_ranked() && is_device_leaf(*node) && !stay.contains(node) &&
             (next == nullptr || leaves_before(*node, *next))) {
           next = node;
         }
@@ -2007,6 +2276,10 @@ class ReferenceNodes final : public Store {
         counters_[0].evicted += size;
       } else {
         stay.insert(next);
+        if (is_ranked()) {
+          forget(own(next), 0);
+          learn(own(next), 0);
+        }
       }
     }
   }
@@ -2017,6 +2290,12 @@ class ReferenceNodes final : public Store {
   }
   void remove(const TreeNode& node) {
     used_ -= node.on_device ? node.size() : 0;
+    std::vector<const TreeNode*> gone{&node};
+    collect(node, gone);
+    for (const TreeNode* one : gone) {
+      forget(own(one), 0);
+      forget(own(one), 1);
+    }
     const Key first = node.keys.front();
     node.parent->children.erase(first);
   }
@@ -2034,6 +2313,11 @@ class ReferenceNodes final : public Store {
     node->on_device = true;
     node->twice = ++clock_;
     counters_[0].inserted += node->size();
+    learn(node, 0);
+  }
+  void put_on_host(TreeNode* node) {
+    node->on_host = true;
+    learn(node, 1);
   }
   /// False without room for this node or one before it.
   bool write(TreeNode* node) {
@@ -2043,13 +2327,17 @@ class ReferenceNodes final : public Store {
     if (!take_host_room(*node)) {
       return false;
     }
-    node->on_host = true;
+    put_on_host(node);
     lock(node, 1);
     copies_[++last_copy_] = {.pool = 1, .node = node, .keys = node->keys};
     begun_.push_back({.id = last_copy_, .blocks = node->size()});
     return true;
   }
   bool take_host_room(const TreeNode& node) {
+    if (!admits(node, 1)) {
+      counters_[1].skipped += node.size();
+      return false;
+    }
     if (node.size() > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
       evict_from_host(rules_.whole_need ? node.size() : node.size() - host_free());
     }
@@ -2069,15 +2357,16 @@ class ReferenceNodes final : public Store {
             !loading_.contains(node->keys.back()) && !is_host_held(*node) &&
             !(round == 0 && is_device_leaf(*node))) {
           own(node)->on_host = false;
+          forget(own(node), 1);
           counters_[1].evicted += node->size();
           blocks -= node->size();
         }
       }
     }
     while (blocks > 0) {
-      const TreeNode* next = nullptr;
+      const TreeNode* next = is_ranked() ? ranked_victim(1, {}) : nullptr;
       for (const TreeNode* node : all()) {
-        if (!node->on_device && node->children.empty() && !is_host_held(*node) &&
+        if (!is_ranked() && !node->on_device && node->children.empty() && !is_host_held(*node) &&
             (next == nullptr || leaves_before(*node, *next))) {
           next = node;
         }
@@ -2093,13 +2382,14 @@ class ReferenceNodes final : public Store {
   /// False if it has to stay, since what is behind it is needed.
   bool leave_device(TreeNode* node) {
     if (writes_back() && !node->on_host && take_host_room(*node)) {
-      node->on_host = true;
+      put_on_host(node);
       counters_[0].demoted += node->size();
       begun_.push_back({.id = ++last_copy_, .blocks = node->size(), .waits = true});
       write_to_storage(node->keys);
     }
     if (node->on_host) {
       node->on_device = false;
+      forget(node, 0);
       used_ -= node->size();
       return true;
     }
@@ -2180,11 +2470,21 @@ class ReferenceNodes final : public Store {
         ++counters_[2].skipped;
         return;
       }
+    }
+    if (!storage_->admits(key) || (storage_->is_full() && !storage_->choose(1, &key))) {
+      ++counters_[2].skipped;
+      return;
+    }
+    if (storage_->is_full()) {
       std::int64_t blocks =
           std::max<std::int64_t>(1, std::min(rules_.pools[2].round, storage_->evictable()));
-      for (; blocks > 0; --blocks) {
-        storage_->evict(storage_->victim());
-        ++counters_[2].evicted;
+      while (blocks > 0) {
+        for (Block* victim : storage_->is_ranked() ? storage_->take_chosen(blocks)
+                                                   : std::vector<Block*>{storage_->victim()}) {
+          storage_->evict(victim);
+          ++counters_[2].evicted;
+          --blocks;
+        }
       }
     }
     storage_->add({.key = key});
@@ -2196,6 +2496,8 @@ class ReferenceNodes final : public Store {
   const Streams& streams_;
   /// Null if there is no third pool.
   std::shared_ptr<BlockPool> storage_;
+  /// Null where the pools have an order of their own.
+  std::array<std::unique_ptr<PolicyOrder>, 2> policies_;
   TreeNode root_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
@@ -2218,13 +2520,14 @@ class ReferenceNodes final : public Store {
 
 std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rules,
                                                           const Streams& streams,
+                                                          const PolicyRegistry& registry,
                                                           std::size_t instances) {
   std::vector<std::unique_ptr<Store>> stores;
   ReferenceBlocks::Pools pools(rules.pools.size());
   for (std::size_t instance = 0; instance < instances; ++instance) {
     for (std::size_t i = 0; i < rules.pools.size(); ++i) {
       if (instance == 0 || !rules.pools[i].shared) {
-        pools[i] = std::make_shared<BlockPool>(rules.pools[i], streams);
+        pools[i] = std::make_shared<BlockPool>(rules, i, streams, registry);
       }
     }
     stores.push_back(std::make_unique<ReferenceBlocks>(rules, streams, pools));
@@ -2234,14 +2537,15 @@ std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rule
 
 std::vector<std::unique_ptr<Store>> make_reference_nodes(const StoreRules& rules,
                                                          const Streams& streams,
+                                                         const PolicyRegistry& registry,
                                                          std::size_t instances) {
   std::vector<std::unique_ptr<Store>> stores;
   std::shared_ptr<BlockPool> storage;
   for (std::size_t i = 0; i < instances; ++i) {
     if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
-      storage = std::make_shared<BlockPool>(rules.pools[2], streams);
+      storage = std::make_shared<BlockPool>(rules, 2, streams, registry);
     }
-    stores.push_back(std::make_unique<ReferenceNodes>(rules, streams, storage));
+    stores.push_back(std::make_unique<ReferenceNodes>(rules, streams, registry, storage));
   }
   return stores;
 }

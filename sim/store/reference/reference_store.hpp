@@ -11,12 +11,12 @@
 /// compared with them.
 namespace kvtier {
 
-[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_blocks(const StoreRules& rules,
-                                                                        const Streams& streams,
-                                                                        std::size_t instances);
-[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_nodes(const StoreRules& rules,
-                                                                       const Streams& streams,
-                                                                       std::size_t instances);
+[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_blocks(
+    const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
+    std::size_t instances);
+[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_nodes(
+    const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
+    std::size_t instances);
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_entries(
     const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
     std::size_t instances);

@@ -53,6 +53,23 @@ TEST_F(Plugin, ConfigsUseItsPolicy) {
   EXPECT_NE(results[0], results[1]);
 }
 
+TEST_F(Plugin, SystemsOfBlocksAndNodesUseItsPolicy) {
+  write_run({{"/workload/sessions", 60}, {"/model", "llama2-13b"}});
+  const std::string eviction = "--set=/system/tiers/dram/eviction=";
+  for (const std::string system : {"vllm_cpu_offload", "vllm_lmcache", "sglang_hicache"}) {
+    std::vector<std::string> results;
+    for (const char* name : {"newest_first", "lru"}) {
+      const Outcome outcome =
+          kvtier({"simulate", "run.json", "--set=/system=" + system, eviction + name,
+                  "--set=/serving/kv_memory=12GiB", "--set=/hardware/dram/capacity=8GiB",
+                  "--set=/workload/arrival_rate=1/s", "--json", "-", "--plugin", kNewest});
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      results.push_back(nlohmann::json::parse(outcome.out)["metrics"].dump());
+    }
+    EXPECT_NE(results[0], results[1]) << system;
+  }
+}
+
 TEST_F(Plugin, CurvesOfBlocksUseItsPolicy) {
   // Two blocks hold 1 and 2. LRU evicts 1 for 3 and then misses it; newest_first evicts 2.
   write("trace.jsonl",

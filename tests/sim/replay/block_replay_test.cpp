@@ -224,8 +224,8 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
       "/system/blocks/whole_response: expected false, but with batching unified and a tier in hbm\n"
       "/system/blocks/delays_duplicates: expected false, but with batching unified, a tier in hbm "
       "and found_from computed\n"
-      "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo and without a "
-      "round\n"
+      "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo, in whose "
+      "order buckets fill, and without a round\n"
       "/system/tiers/dram/blocks/least_priority: expected its default for the fastest tier: "
       "nothing is above it\n"
       "/system/tiers/dram/blocks/frequency: expected its default for the fastest tier: nothing is "
@@ -234,8 +234,8 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
       "hbm that keeps its blocks when they are found\n"
       "/system/blocks/partial_reuse: expected false, but with a tier of blocks in hbm alone, or "
       "before one that has what leaves it, with keyless in_order and duplicates merged\n"
-      "/system/tiers/dram/blocks/retention: expected no ranges, but for blocks with lru, and not "
-      "where uses count at the end behind hbm\n"
+      "/system/tiers/dram/blocks/retention: expected no ranges, but for blocks with lru and "
+      "without an admission policy, and not where uses count at the end behind hbm\n"
       "/system/tiers/dram/blocks/retention/1: expected a range that begins where the one before "
       "ends, or later, and is not empty\n"
       "/system/tiers/dram/blocks/relief/in_background: expected true, but behind a tier of blocks "
@@ -248,11 +248,10 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   entries.system.tiers.dram->blocks->pool.relief =
       Relief{.from = 0.5, .share = 0.1, .in_background = true};
   EXPECT_EQ(refused(entries),
-            "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks without arc\n"
+            "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks\n"
             "/system/tiers/dram/blocks/relief: expected \"none\", but for blocks\n"
-            "/system/tiers/dram/blocks/allocation: expected per_block, but for blocks in the "
-            "first tier without one in hbm, or in the tier behind hbm where uses count at the "
-            "look-up");
+            "/system/tiers/dram/blocks/allocation: expected per_block, but for blocks in the first "
+            "tier without one in hbm, or in the tier behind hbm where uses count at the look-up");
   RunConfig victims = blocks_config(100, 4);
   victims.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*victims.system.tiers.hbm) = blocks_tier(100, 4);
@@ -284,9 +283,7 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   EXPECT_EQ(refused(config),
             "/system/blocks/responses: expected false where partial blocks have keys\n"
             "/system/tiers/dram/blocks/after_uses: expected \"none\" for the fastest tier: nothing "
-            "is above it\n"
-            "/system/tiers/dram/eviction: expected lru, fifo or lfu, without parameters\n"
-            "/system/tiers/dram/admission: expected always, but for extents and sequences");
+            "is above it");
   RunConfig nodes = blocks_config(100, 4);
   nodes.system.blocks->unit = EvictionUnit::node;
   EXPECT_EQ(refused(nodes),
@@ -305,9 +302,7 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
             "/system/tiers/hbm/blocks/touch: expected end: running requests hold what they find\n"
             "/system/tiers/hbm/ttl: expected \"none\" for nodes\n"
             "/system/tiers/hbm/blocks/round: expected 1 for nodes\n"
-            "/system/tiers/hbm/eviction: expected lru or lfu for nodes\n"
             "/system/tiers/dram/inclusive: expected true behind a tier of blocks in hbm\n"
-            "/system/tiers/dram/eviction: expected that of hbm for nodes\n"
             "/system/tiers/dram/block_size: expected that of the fastest tier");
   RunConfig entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::sequence;
@@ -325,8 +320,8 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   entries.system.blocks->unit = EvictionUnit::tail;
   entries.system.tiers.dram->eviction.name = "belady";
   EXPECT_EQ(refused(entries),
-            "/system/tiers/dram/eviction: expected a policy that does not know "
-            "the future");
+            "/system/tiers/dram/eviction: expected a policy that does not know the future: which "
+            "blocks are used next depends on the run");
   RunConfig sessions = tiny_config();
   sessions.system.tiers.dram = blocks_tier(1, 4);
   EXPECT_EQ(refused(sessions),

@@ -603,7 +603,8 @@ RunConfig random_blocks(std::uint64_t seed) {
     if (blocks.chunk) {
       blocks.chunk = *blocks.chunk + Tokens(block);
     }
-    config.system.tiers.hbm->eviction.name = coin() ? "lru" : "lfu";
+    constexpr std::array kPolicies{"lru", "lfu", "sieve", "gdsf"};
+    config.system.tiers.hbm->eviction.name = kPolicies[static_cast<std::size_t>(random.index(4))];
     const double share = 0.1 * static_cast<double>(random.index(10));
     blocks.response_room = {.share = share,
                             .least_share = share * 0.14,
@@ -615,6 +616,15 @@ RunConfig random_blocks(std::uint64_t seed) {
         coin() ? LengthPrediction::exact : LengthPrediction::constant;
     if (random.index(3) > 0) {
       add_tiers_of_nodes(config, random);
+    }
+  }
+  for (TierConfig* tier : {static_cast<TierConfig*>(&*config.system.tiers.hbm),
+                           config.system.tiers.dram ? &*config.system.tiers.dram : nullptr}) {
+    if (tier != nullptr && !entries && random.index(3) == 0 &&
+        (!tier->blocks || (tier->blocks->retention.empty() && !tier->blocks->bucket))) {
+      constexpr std::array kPolicies{"mru", "slru", "s3fifo", "arc"};
+      tier->eviction.name = kPolicies[static_cast<std::size_t>(random.index(4))];
+      tier->admission.name = coin() ? "second_hit" : kAlwaysAdmitted;
     }
   }
   config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;

@@ -41,6 +41,82 @@ TEST(Extents, EqualSingleBlocks) {
   EXPECT_GT(filtered, cases / 20);
 }
 
+/// The registry with its policies under other names, which no pool knows.
+PolicyRegistry renamed(PolicyRegistry registry) {
+  for (auto& kind : registry.eviction) {
+    kind.name = "registry_" + kind.name;
+  }
+  return registry;
+}
+
+TEST(Extents, OrdersOfPoolsAreThoseOfTheRegistry) {
+  const PolicyRegistry registry = renamed(builtin_policies());
+  std::int64_t evicted = 0;
+  int compared = 0;
+  for (int seed = 1; compared < 200; ++seed) {
+    RandomStream random(static_cast<std::uint64_t>(seed), "orders");
+    const StoreRules rules = random_rules(random);
+    StoreRules others = rules;
+    // Where requests run, fifo begins with the publication of a block and a policy with its first
+    // release, and lfu does not count requests that computed a block that is there. An offload has
+    // places for requests in its order.
+    bool comparable = !is_offload(rules) && rules.pools[0].unit == EvictionUnit::block;
+    for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+      comparable = comparable && has_own_order(rules, i) && rules.pools[i].retention.empty() &&
+                   (!rules.requests_in_first || i > 0 || rules.pools[i].eviction == "lru");
+      others.pools[i].eviction = "registry_" + rules.pools[i].eviction;
+    }
+    if (!comparable) {
+      continue;
+    }
+    ++compared;
+    RandomContexts contexts(random);
+    const auto own = make_store(rules, contexts.streams());
+    const auto ranked = make_store(others, contexts.streams(), registry);
+    SCOPED_TRACE(fmt::format("seed {}, {}", seed, describe(rules)));
+    std::vector<std::pair<RequestId, RequestId>> running;
+    for (int call = 0; call < 200; ++call) {
+      const SimTime now{call};
+      own->advance(now);
+      ranked->advance(now);
+      Match in_own;
+      Match in_ranked;
+      const Context prompt = contexts.next();
+      const auto id = own->acquire(prompt, prompt.tokens, in_own);
+      const auto other = ranked->acquire(prompt, prompt.tokens, in_ranked);
+      ASSERT_EQ(in_own.by_pool, in_ranked.by_pool);
+      ASSERT_EQ(id.has_value(), other.has_value());
+      if (id) {
+        running.emplace_back(*id, *other);
+        own->computed(*id, prompt.tokens);
+        ranked->computed(*other, prompt.tokens);
+      }
+      if (running.size() > 2 || !id) {
+        for (const auto& [a, b] : running) {
+          own->release(a);
+          ranked->release(b);
+        }
+        running.clear();
+      }
+      for (const auto& copy : own->take_copies()) {
+        if (!copy.waits) {
+          own->copied(copy.id);
+        }
+      }
+      for (const auto& copy : ranked->take_copies()) {
+        if (!copy.waits) {
+          ranked->copied(copy.id);
+        }
+      }
+      for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+        ASSERT_EQ(own->counters(i), ranked->counters(i)) << "call " << call << " pool " << i;
+      }
+    }
+    evicted += own->counters(0).evicted;
+  }
+  EXPECT_GT(evicted, 2'000);
+}
+
 TEST(Extents, EqualPlainStoresWithNodesInTiers) {
   const char* wanted = std::getenv("KVTIER_TEST_CASES");
   const int cases = wanted != nullptr ? std::atoi(wanted) : 1'000;

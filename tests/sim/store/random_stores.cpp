@@ -88,6 +88,31 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
   }
 }
 
+/// Policies of the registry choose in some pools of blocks or nodes.
+void choose_policies(StoreRules& rules, RandomStream& random) {
+  const std::array<std::string, 14> policies{"lru",          "fifo",
+                                             "lfu",          "mru",
+                                             "slru",         "arc",
+                                             "s3fifo",       "sieve",
+                                             "gdsf",         "tokens_times_idle",
+                                             "window_score", "seconds_saved",
+                                             "session_fifo", "scheduler_aware"};
+  const std::array<std::string, 2> filters{"second_hit", "frequency_sketch"};
+  for (PoolRules& pool : rules.pools) {
+    pool.facts = {.recompute = [](Tokens tokens) { return SimDuration(7 * tokens.value + 3); },
+                  .load = [](Tokens tokens) { return SimDuration(tokens.value); }};
+    if (!pool.retention.empty()) {
+      continue;
+    }
+    if (coin(random)) {
+      pool.eviction = one_of(random, policies);
+    }
+    if (random.index(4) == 0) {
+      pool.admission = one_of(random, filters);
+    }
+  }
+}
+
 /// Any policy chooses what leaves.
 void make_entries(StoreRules& rules, RandomStream& random) {
   const std::array<std::string, 10> policies{"lru", "fifo",   "lfu",   "mru",  "slru",
@@ -222,6 +247,9 @@ StoreRules draw_rules(RandomStream& random) {
     }
   } else if (rules.requests_in_first && random.index(3) == 0) {
     make_nodes(rules, random);
+    if (coin(random)) {
+      choose_policies(rules, random);
+    }
   } else {
     if (random.index(3) > 0) {
       make_rules_of_blocks(rules, random);
@@ -229,6 +257,9 @@ StoreRules draw_rules(RandomStream& random) {
     for (EdgeRules& edge : rules.edges) {
       edge.timed = rules.requests_in_first && random.index(3) > 0;
       edge.stalls = random.index(4) == 0;
+    }
+    if (coin(random)) {
+      choose_policies(rules, random);
     }
   }
   return rules;
@@ -268,6 +299,9 @@ StoreRules random_nodes(RandomStream& random) {
     }
   }
   make_nodes(rules, random);
+  if (coin(random)) {
+    choose_policies(rules, random);
+  }
   return rules;
 }
 

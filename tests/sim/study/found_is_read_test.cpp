@@ -15,6 +15,7 @@
 #include "hw/model/model.hpp"
 #include "sim/backend/topology.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/replay/untimed.hpp"
 #include "sim/serving/store_rules.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -206,6 +207,71 @@ TEST(AllSystems, CountHitsOfTheTableAndOfTheJsonInTheSameTiers) {
           << system << " " << tier;
     }
   }
+}
+
+/// A workload that is larger than all tiers.
+std::vector<std::string> settings_of_small_tiers() {
+  return {"/model=llama2-13b",
+          "/serving/kv_memory=12GiB",
+          "/hardware/dram/capacity=8GiB",
+          "/hardware/ssd/capacity=10GiB",
+          "/workload/sessions=12",
+          "/workload/arrival_rate=1/s",
+          "/workload/think_time/mean=1s",
+          "/workload/warmup_turns=0",
+          "/workload/measure=all",
+          "/serving/knowledge=look_ahead"};
+}
+
+TEST(AllSystems, OfBlocksTakeAnyPolicyOfTheRegistryInAnyTier) {
+  const PolicyRegistry registry = builtin_policies();
+  std::map<std::string, std::int64_t> evicted;
+  std::map<std::string, std::int64_t> runs;
+  for (const std::string& system : presets().names("systems")) {
+    const RunConfig preset = config_of(system, {});
+    if (!preset.system.blocks) {
+      continue;
+    }
+    for_each_tier(preset.system.tiers, [&](const char* tier, const TierConfig& of_preset) {
+      const std::string pointer = std::string("/system/tiers/") + tier;
+      const auto run = [&](const std::string& key, const std::string& policy) {
+        std::vector<std::string> settings = settings_of_small_tiers();
+        settings.push_back(pointer + "/" + key + "=" + policy);
+        if (of_preset.blocks && of_preset.blocks->bucket) {
+          settings.push_back(pointer + "/blocks/bucket=none");
+        }
+        SCOPED_TRACE(fmt::format("{} {}", system, settings.back()));
+        const RunConfig config = config_of(system, settings);
+        RequestList requests;
+        const Json result = simulate(config, registry, {.observer = &requests});
+        const auto found = found_tokens(requests.records, true);
+        const std::int64_t token = kv_bytes_per_token(config.model).value;
+        const Json& links = result["metrics"]["links"];
+        const std::int64_t behind =
+            (std::accumulate(found.begin(), found.end(), std::int64_t{0}) - found.front()) * token;
+        if (result["metrics"]["preemptions"] == 0) {
+          EXPECT_EQ(links["pcie"]["towards_gpu_bytes"].get<std::int64_t>(), behind);
+        }
+        const Json untimed = simulate_untimed(config, registry);
+        evicted[policy] += result["metrics"]["tiers"][tier]["evictions"].get<std::int64_t>();
+        ++runs[policy];
+      };
+      for (const auto& kind : registry.eviction) {
+        if (kind.knowledge != Knowledge::oracle) {
+          run("eviction", kind.name);
+        }
+      }
+      for (const auto& kind : registry.admission) {
+        run("admission", kind.name);
+      }
+      EXPECT_THROW(static_cast<void>(config_of(system, {pointer + "/eviction=belady"})),
+                   ConfigError);
+    });
+  }
+  for (const auto& [policy, count] : evicted) {
+    EXPECT_GT(count, runs[policy]) << policy;
+  }
+  EXPECT_EQ(runs.size(), registry.eviction.size() - 1 + registry.admission.size());
 }
 
 TEST(AllSystems, FindNoKvBeforeItIsWritten) {

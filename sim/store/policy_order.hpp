@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "sim/core/streams.hpp"
+#include "sim/policy/policy.hpp"
+#include "sim/policy/victims.hpp"
+#include "sim/store/rules.hpp"
+
+namespace kvtier {
+
+/// Policies know a block, or a node, by the place of its first block.
+[[nodiscard]] inline EntryKey key_of(StreamId stream, std::int64_t begin) {
+  return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
+}
+
+/// The policies of one pool, made from the registry. The pool says what an entry is (a block or a
+/// node), which entries may leave, and when they are used. Entries have the lowest numbers that are
+/// free.
+class PolicyOrder final : private VictimSet {
+ public:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  /// Throws InvariantError if the registry does not have the policies.
+  PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const PolicyRegistry& registry);
+
+  void advance(SimTime now) { now_ = now; }
+
+  /// An entry of so many blocks, which may not leave yet. Returns its number.
+  std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks);
+  /// An entry whose blocks have no key.
+  std::uint32_t insert_keyless(std::int64_t blocks);
+  /// A request finds it, and uses it until `release`.
+  void hit(std::uint32_t entry);
+  void release(std::uint32_t entry);
+  /// The entry keeps its first blocks. The others, from the block with this key on, are an entry of
+  /// the same state, whose number is returned. It may not leave yet.
+  std::uint32_t split(std::uint32_t entry, EntryKey key, std::int64_t first_blocks);
+  void remove(std::uint32_t entry);
+  /// Whether it may leave.
+  void offer(std::uint32_t entry, bool may_leave);
+
+  /// Asks the policy for entries with so many blocks. `newcomer`: the room is for this block, and
+  /// the admission policy may refuse that it replaces a victim. False: none shall leave.
+  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer);
+  /// Adds to the chosen entries (none without a successful choice) the first ones to come in, until
+  /// there are so many blocks: a request needs their memory, whatever the policy says.
+  void choose_oldest(std::int64_t blocks);
+  /// Not taken yet.
+  [[nodiscard]] const std::vector<std::uint32_t>& chosen() const { return chosen_; }
+  /// In order. They have to leave one after the other by `remove`.
+  [[nodiscard]] std::vector<std::uint32_t> take_chosen() { return std::exchange(chosen_, {}); }
+
+  [[nodiscard]] bool filters() const { return admission_ != nullptr; }
+  [[nodiscard]] bool admits(EntryKey key) const {
+    return admission_ == nullptr || admission_->admits(key);
+  }
+  /// A request has used or made a block with this key.
+  void note_use(EntryKey key) {
+    if (admission_ != nullptr) {
+      admission_->on_use(key);
+    }
+  }
+  [[nodiscard]] bool is_offered(std::uint32_t entry) const { return offers(EntryId{entry}); }
+  [[nodiscard]] std::size_t size() const { return entries_.size() - free_.size(); }
+  void check_invariants() const;
+
+ private:
+  struct Entry {
+    EntryKey key;
+    std::int64_t first_block = 0;
+    std::int64_t blocks = 0;
+    SimTime inserted;
+    SimTime used;
+    /// Grows with each entry that comes in.
+    std::uint64_t arrival = 0;
+  };
+
+  std::uint32_t make(const Entry& entry);
+  [[nodiscard]] EntryView view(std::uint32_t entry) const;
+  [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
+  /// Blocks and nodes leave whole.
+  [[nodiscard]] Tokens rounded(EntryId, Tokens) const override { return Tokens(0); }
+
+  Tokens block_;
+  Bytes block_bytes_;
+  std::unique_ptr<EvictionPolicy> eviction_;
+  /// Null: everything is admitted.
+  std::unique_ptr<AdmissionPolicy> admission_;
+  SimTime now_;
+  std::uint64_t arrivals_ = 0;
+  std::uint64_t keyless_ = 0;
+  std::vector<Entry> entries_;
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> free_;
+  const EntryKey* newcomer_ = nullptr;
+  std::vector<std::uint32_t> chosen_;
+};
+
+/// The policies of a pool of blocks or nodes; null if it has an order of its own.
+[[nodiscard]] inline std::unique_ptr<PolicyOrder> make_policy_order(
+    const StoreRules& rules, std::size_t pool, const PolicyRegistry& registry) {
+  return has_own_order(rules, pool)
+             ? nullptr
+             : std::make_unique<PolicyOrder>(rules.pools[pool], rules.bytes_per_token, registry);
+}
+
+}  // namespace kvtier
