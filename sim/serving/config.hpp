@@ -192,8 +192,7 @@ void describe(V& v, BlocksConfig& c) {
   v.field("unit", c.unit,
           "What is evicted at once: a block; a leaf of the radix tree that requests made (node); "
           "the tail of an extent, which is what came into the tier together or was used "
-          "together since; or the whole of a sequence. Of extents and sequences any eviction "
-          "policy chooses.");
+          "together since; or the whole of a sequence.");
   describe(v, static_cast<SharingRules&>(c));
   v.field("partial_blocks", c.partial_blocks,
           "Whether the last block of a prompt that a trace names has a key although it is not full "
