@@ -24,7 +24,7 @@ struct Context {
   Tokens tokens;
 };
 
-/// Neighbouring tokens [begin, end) of one stream, counted from the start of the context.
+/// Neighbouring tokens, or blocks, [begin, end) of one stream, counted from the context's start.
 struct Stretch {
   StreamId stream;
   std::int64_t begin = 0;

@@ -63,7 +63,7 @@ class BlockLog {
   virtual void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) = 0;
 };
 
-/// Hears of decisions; every call is made at the time it is about.
+/// Receives each decision at the time at which it is made.
 class DecisionObserver {
  public:
   virtual ~DecisionObserver() = default;

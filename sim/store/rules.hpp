@@ -272,9 +272,9 @@ struct EdgeRules {
   /// Whether a hit in the slower pool comes into the faster one.
   bool promotes = true;
   /// Writes take time (only of blocks, with requests_in_first). A block that is written to the
-  /// slower pool is found there when its move has arrived (Store::copied). Till then it holds its
-  /// room, and neither it nor the block from which it is copied leaves. Without, writes take no
-  /// time, as those of untimed replays.
+  /// slower pool is found there when its copy has arrived (Store::copied). Till then it holds its
+  /// room and does not leave. Nor does the block from which it is copied, but for the first pool's.
+  /// Without, writes take no time, as those of untimed replays.
   bool timed = false;
   /// The next iteration waits for the writes, which the store takes for complete.
   bool stalls = false;

@@ -103,8 +103,8 @@ class Store {
   [[nodiscard]] virtual Match match(const Context& prompt) const = 0;
   /// Looks the prompt up and counts the use where look-ups do. With StoreRules::requests_in_first
   /// it holds what it found and takes memory as `room` says. Without room it returns nullopt, and
-  /// nothing has changed but `match`. `again`: the number of a request that was released and has
-  /// not ended, which goes on (only with offloads()).
+  /// nothing has changed but `match`; of nodes, uses were counted and loads stay in the first pool.
+  /// `again`: a request that was released and has not ended, which goes on (only with offloads()).
   virtual std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& match,
                                            RequestId again) = 0;
   std::optional<RequestId> acquire(const Context& prompt, const Room& room, Match& match) {
@@ -117,7 +117,7 @@ class Store {
   /// at its end. False, and nothing happens, if there is no room.
   [[nodiscard]] virtual bool grow(RequestId request, const Context& context) = 0;
   /// KV of the context's first tokens exists, which are no fewer than before, nor than were found.
-  /// Publication::computed publishes it.
+  /// Publication::computed publishes it, and a cache of its own behind the first pool takes it.
   virtual void computed(RequestId request, Tokens tokens) = 0;
   /// KV of the request's context exists, and it holds it no more: it has ended or, with
   /// offloads(), was preempted.
@@ -132,15 +132,15 @@ class Store {
   /// A use of what there is of the context, all of which counts.
   virtual Match refresh(const Context& context);
 
-  // Moves to slower pools: of nodes, of an offload, and of edges whose writes take time.
+  // Copies to slower pools: of nodes, offloads, edges whose writes take time, and of entries.
 
   /// Those that have begun since this was called last, faster pools first.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
   /// Moves whose sources have left the first pool since this was called last: before their memory
   /// is written, the moves have to arrive. Called behind take_copies.
   [[nodiscard]] virtual std::vector<std::uint32_t> take_awaited() { return {}; }
-  /// A move has arrived: what it wrote is found, and may leave. So may that from which it was
-  /// copied.
+  /// A copy that does not stall (Copy::waits) has arrived: its blocks are found, and may leave. So
+  /// may their sources. Entries ignore it: their blocks are found when the copy begins.
   virtual void copied(std::uint32_t) {}
 
   // The pool behind the first one as an engine's offload: it learns of requests by these calls.

@@ -40,7 +40,7 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
 }  // namespace
 
 void Store::abandon(RequestId) { KVTIER_ASSERT(false, "only nodes are not published"); }
-void Store::make_empty(std::int64_t) { KVTIER_ASSERT(false, "only nodes leave for nobody"); }
+void Store::make_empty(std::int64_t) { KVTIER_ASSERT(false, "only nodes leave without a request"); }
 Match Store::refresh(const Context& context) { return match(context); }
 
 std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const Streams& streams,

@@ -27,7 +27,7 @@ struct Lookup {
   Tokens reused;
   /// Medium in which it was found. A fetch in flight counts for its destination.
   Medium medium = Medium::hbm;
-  /// The fetch that brings it nearer is still in flight: load_ready is heard of when it is done.
+  /// The fetch to the fastest tier is in flight: SessionStore::on_load_ready follows its end.
   bool late = false;
   /// Source of that fetch.
   Medium fetched_from = Medium::hbm;

@@ -31,7 +31,7 @@
 namespace kvtier {
 
 /// Keeps the stored KV: which entry is in which tier, its account, and its moves between tiers.
-/// Policies choose; the manager owns capacity, pinning, transfers and counting. Sessions own
+/// Policies choose; the store owns capacity, pinning, transfers and counting. Sessions own
 /// entries: nothing outside knows that an entry holds a session.
 ///
 /// An entry's copies are prefixes of its tokens. The fastest tier takes what finished turns save
