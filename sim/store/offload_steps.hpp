@@ -21,9 +21,9 @@ inline bool finish_copies(Store& store) {
   return any;
 }
 
-/// Tells a store of a request that runs by itself, in steps: a copy that begins with a step is
-/// complete when the next one has ended, as that of vLLM's offload, and of nodes with its own. For
-/// other stores it does nothing but `computed`.
+/// Runs a request without a clock, in steps. A copy of an offload that begins with a step is
+/// complete when the next one has ended, as in vLLM. A copy of another store is complete when its
+/// own step has ended.
 class OffloadSteps {
  public:
   explicit OffloadSteps(Store& store) : store_(store) {}
@@ -40,7 +40,7 @@ class OffloadSteps {
       complete(std::exchange(begun_, store_.take_copies()));
     }
     store_.computed(request, tokens);
-    finish_copies_of_nodes();
+    finish_copies_of_step();
   }
   /// It has been released. `tokens`: those of its context with KV.
   void end(RequestId request, Tokens tokens) {
@@ -50,11 +50,11 @@ class OffloadSteps {
       complete(std::exchange(begun_, {}));
       complete(store_.take_copies());
     }
-    finish_copies_of_nodes();
+    finish_copies_of_step();
   }
 
  private:
-  void finish_copies_of_nodes() {
+  void finish_copies_of_step() {
     if (!store_.offloads()) {
       finish_copies(store_);
     }
