@@ -22,7 +22,7 @@
 #include "sim/store/blocks/stores.hpp"
 #include "sim/store/curves/belady.hpp"
 #include "sim/store/curves/unlimited_cache.hpp"
-#include "sim/store/offload_steps.hpp"
+#include "sim/store/untimed_steps.hpp"
 
 namespace kvtier {
 namespace {
@@ -243,7 +243,7 @@ class BlockReplay {
   /// The store of one instance, and its hits.
   struct InstanceReplay {
     std::unique_ptr<Store> store;
-    OffloadSteps steps;
+    UntimedSteps steps;
     /// Requests that hold memory, with their tokens of KV.
     std::deque<std::pair<RequestId, Tokens>> held;
     Found found;
@@ -398,7 +398,7 @@ class BlockReplay {
   std::size_t instance_ = 0;
   /// Members of the selected instance.
   Store* store_ = nullptr;
-  OffloadSteps* steps_ = nullptr;
+  UntimedSteps* steps_ = nullptr;
   std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
   /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;

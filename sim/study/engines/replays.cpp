@@ -7,7 +7,7 @@
 
 #include "sim/core/errors.hpp"
 #include "sim/store/blocks/stores.hpp"
-#include "sim/store/offload_steps.hpp"
+#include "sim/store/untimed_steps.hpp"
 
 namespace kvtier {
 

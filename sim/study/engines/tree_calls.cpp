@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "sim/core/text.hpp"
-#include "sim/store/offload_steps.hpp"
+#include "sim/store/untimed_steps.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/table_calls.hpp"
 

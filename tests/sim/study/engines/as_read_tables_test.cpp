@@ -14,7 +14,7 @@
 #include "sim/core/file.hpp"
 #include "sim/serving/store_rules.hpp"
 #include "sim/store/blocks/stores.hpp"
-#include "sim/store/offload_steps.hpp"
+#include "sim/store/untimed_steps.hpp"
 #include "sim/store/write_frequencies.hpp"
 #include "sim/study/engines/named_tokens.hpp"
 #include "sim/study/engines/replays.hpp"
@@ -122,7 +122,7 @@ class Calls {
   Streams streams_;
   NamedTokens tokens_;
   std::unique_ptr<Store> store_;
-  OffloadSteps steps_;
+  UntimedSteps steps_;
   SimTime now_;
   std::map<std::string, Request> requests_;
 };

@@ -24,9 +24,9 @@ inline bool finish_copies(Store& store) {
 /// Runs a request without a clock, in steps. A copy of an offload that begins with a step is
 /// complete when the next one has ended, as in vLLM. A copy of another store is complete when its
 /// own step has ended.
-class OffloadSteps {
+class UntimedSteps {
  public:
-  explicit OffloadSteps(Store& store) : store_(store) {}
+  explicit UntimedSteps(Store& store) : store_(store) {}
 
   /// Loads the found KV of a request before its first step.
   void begin(RequestId request) {
