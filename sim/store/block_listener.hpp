@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-/// Is told which blocks a store's pools hold. Blocks are told once, however many copies there are.
+/// Receives the blocks that a store's pools begin and cease to hold. Further copies do not count.
 class BlockListener {
  public:
   virtual ~BlockListener() = default;

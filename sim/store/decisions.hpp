@@ -54,8 +54,8 @@ struct BlockDecision {
   SimTime time;
 };
 
-/// Is told by a store of each decision about blocks of its pools. Each copy of a block counts,
-/// where a BlockListener is told of a block once.
+/// Receives each decision of a store about blocks of its pools. Each copy of a block counts, where
+/// a BlockListener receives a block once.
 class BlockLog {
  public:
   virtual ~BlockLog() = default;

@@ -94,7 +94,7 @@ struct RequestId {
 };
 
 /// Keeps KV of contexts in pools, and finds it. Whole blocks have keys: the block's place in its
-/// stream. It says which moves begin, and is told when they have arrived.
+/// stream. It says which copies begin, and the caller says when they have arrived.
 class Store {
  public:
   virtual ~Store() = default;

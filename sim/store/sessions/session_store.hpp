@@ -443,7 +443,7 @@ class SessionStore final : public StoredKv {
   /// Charges what the copy's tokens need now. If it is offered, `offer` has to follow.
   void recharge(std::size_t tier, Entry& e);
   void make_resident(std::size_t tier, Entry& e, Tokens tokens);
-  /// The policy hears of a copy that it may choose, and of every request that waits for it.
+  /// The policy gets a copy that it may choose, and every request that waits for it.
   void tell_inserted(std::size_t index, Entry& e) {
     Tier& t = tier(index);
     e.known |= static_cast<std::uint8_t>(1U << index);
@@ -629,7 +629,7 @@ class SessionStore final : public StoredKv {
   void end_write(std::size_t from);
   bool start_writes(std::size_t from);
   void finish_write(MoveId id);
-  /// A write to this tier has ended: its copy goes if nobody wants it any more, or is written on.
+  /// A write to this tier has ended. Its copy is written on; that of a cancelled write leaves.
   void write_on(std::size_t to, Entry& e, bool is_cancelled);
   void tell_demoted(const Entry& e) {
     if (e.position != kNotQueued) {
