@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "hw/timing/layer_schedule.hpp"
@@ -26,14 +27,26 @@ struct TransferId {
   [[nodiscard]] constexpr bool valid() const { return value != UINT32_MAX; }
 };
 
-/// Consecutive tokens of an entry.
+/// Consecutive tokens of an entry, or of a stream of blocks.
 struct KvPiece {
   EntryKey key;
   /// Position of the first token.
   Tokens first;
   Tokens count;
-  /// Whether the copy belongs to the turn of the transfer instead of the entry.
-  bool for_turn = false;
+  /// The turn to which the copy belongs instead of the entry or stream.
+  std::optional<EntryKey> turn{};
+};
+
+/// A copy of blocks that comes into a medium.
+struct BlockCopy {
+  Medium to;
+  /// Whole blocks of `to`.
+  KvPiece blocks;
+  /// The request whose memory in HBM the blocks are, or may move from.
+  std::optional<EntryKey> request{};
+  /// Not HBM: the KV of these tokens is what moves there.
+  Medium from = Medium::hbm;
+  std::span<const KvPiece> source{};
 };
 
 struct TransferCommand {
@@ -52,7 +65,8 @@ struct TransferCommand {
   bool open = false;
   /// Reports also when an open transfer has moved all its bytes before it is extended.
   bool notify_when_drained = false;
-  /// Parts of entries that move, in place of `first` to `end`. Read during the call only.
+  /// Parts of entries, or blocks, that move in place of `first` to `end`. Read during the call
+  /// only.
   std::span<const KvPiece> pieces{};
   /// An open transfer moves the layers before this one, another transfer the layers from this one
   /// on. 0: all layers.
@@ -177,6 +191,25 @@ class Backend {
   /// Removes the `dropped` tokens after the first `kept` ones, in every medium and in flight. Later
   /// tokens move up.
   virtual void cut(EntryKey, Tokens /*kept*/, Tokens /*dropped*/) {}
+
+  // The same for stores of blocks. Pieces name tokens of streams. Called only if the backend has
+  // bytes.
+
+  /// A request begins, or goes on after a preemption. These are the tokens of its context, from the
+  /// first one on.
+  virtual void begin_request(EntryKey, std::span<const KvPiece> /*context*/) {}
+  /// The request's context begins with these blocks of HBM, in place of blocks of its own.
+  virtual void share_blocks(EntryKey, std::span<const KvPiece>) {}
+  /// Blocks come into a medium. In HBM they are blocks of the request, computed or not. In another
+  /// medium, a transfer brings them: one that begins later, or one that has arrived.
+  virtual void add_blocks(const BlockCopy&) {}
+  /// The blocks of the request may leave HBM. Those without a copy elsewhere may be added there
+  /// until end_request.
+  virtual void release_request(EntryKey) {}
+  /// A copy of each of these blocks, which no request uses, leaves the medium.
+  virtual void remove_blocks(Medium, const KvPiece&) {}
+  /// Blocks that transfers with this cookie have brought, and that were not added, are not needed.
+  virtual void drop_arrivals(std::uint64_t /*cookie*/) {}
   /// Whether the backend needs the calls `set_resident_prefix` and `decode_next`, which come
   /// several times a turn.
   [[nodiscard]] bool has_bytes() const { return has_bytes_; }

@@ -48,6 +48,18 @@ class ObservedBackend final : public Backend {
   }
   void end_request(EntryKey key) override { backend_.end_request(key); }
   void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
+  void begin_request(EntryKey key, std::span<const KvPiece> context) override {
+    backend_.begin_request(key, context);
+  }
+  void share_blocks(EntryKey key, std::span<const KvPiece> blocks) override {
+    backend_.share_blocks(key, blocks);
+  }
+  void release_request(EntryKey key) override { backend_.release_request(key); }
+  void add_blocks(const BlockCopy& copy) override { backend_.add_blocks(copy); }
+  void remove_blocks(Medium medium, const KvPiece& blocks) override {
+    backend_.remove_blocks(medium, blocks);
+  }
+  void drop_arrivals(std::uint64_t cookie) override { backend_.drop_arrivals(cookie); }
 
  private:
   void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) override {

@@ -30,6 +30,10 @@ Bytes whole_blocks(Bytes bytes) {
 
 std::size_t index_of(Medium medium) { return static_cast<std::size_t>(medium); }
 
+void append(std::vector<std::int32_t>& slots, std::span<const std::int32_t> more) {
+  slots.insert(slots.end(), more.begin(), more.end());
+}
+
 /// Hash of all bytes: multiplies and shifts words of 8 bytes, in four lanes.
 std::uint64_t hash_bytes(const std::byte* data, std::int64_t size) {
   constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
@@ -99,7 +103,8 @@ KvStore::KvStore(const Setup& setup)
       hbm_(*setup.device, setup.shape, setup.slots[index_of(Medium::hbm)]),
       stream_(setup.device->make_stream()),
       scratch_bytes_(whole_blocks(std::max(kScratchTokens * token_, Bytes(kRingBytes)))),
-      scratch_slots_(static_cast<std::size_t>(scratch_bytes_ / row_)) {
+      scratch_slots_(static_cast<std::size_t>(scratch_bytes_ / row_)),
+      block_(setup.block) {
   const std::int64_t dram = setup.slots[index_of(Medium::dram)];
   const std::int64_t cxl = setup.slots[index_of(Medium::cxl)];
   const std::int64_t ssd = setup.slots[index_of(Medium::ssd)];
@@ -237,6 +242,9 @@ void KvStore::forget_if_empty(EntryKey key) {
 
 std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
   const std::lock_guard lock(mutex_);
+  if (const auto request = requests_.find(key); request != requests_.end()) {
+    return medium == Medium::hbm ? request->second.computed : 0;
+  }
   const auto found = entries_.find(key);
   return found == entries_.end() ? 0 : found->second[index_of(medium)].end();
 }
@@ -301,6 +309,9 @@ void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
 
 std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::int64_t added) {
   const std::lock_guard lock(mutex_);
+  if (has_blocks()) {
+    return extend_request(requests_.at(key), past, added);
+  }
   List& list = entries_[key][index_of(Medium::hbm)];
   std::vector<std::int32_t>& slots = list.slots;
   KVTIER_ASSERT(list.first == 0 && past <= std::ssize(slots), "past tokens are in HBM");
@@ -559,9 +570,30 @@ KvMove KvStore::begin(const TransferCommand& command) {
               .to = command.to,
               .first_layer = command.open ? 0 : command.layer,
               .last_layer = command.open && command.layer > 0 ? command.layer : shape_.layers,
-              .pieces = {command.pieces.begin(), command.pieces.end()},
+              .pieces = {},
               .from_slots = {},
               .to_slots = {}};
+  std::vector<std::int32_t> kept;
+  if (has_blocks()) {
+    kept = begin_blocks(command, move);
+  } else {
+    begin_entries(command, move);
+  }
+  if (move.from == Medium::ssd && !reads_layers()) {
+    move.first_layer = move.first_layer > 0 ? shape_.layers : 0;
+    move.last_layer = shape_.layers;
+  }
+  hold(move.from, move.from_slots);
+  hold(move.to, move.to_slots);
+  give_back(move.from, kept);
+  inherit_checksums(move);
+  ++counters_.moves;
+  counters_.moved += bytes_of(move);
+  return move;
+}
+
+void KvStore::begin_entries(const TransferCommand& command, KvMove& move) {
+  move.pieces = {command.pieces.begin(), command.pieces.end()};
   if (move.pieces.empty() && command.first < command.end) {
     move.pieces = {
         {.key = command.key, .first = command.first, .count = command.end - command.first}};
@@ -573,14 +605,11 @@ KvMove KvStore::begin(const TransferCommand& command) {
       repeat_last(source);
     }
   }
-  const auto append = [](std::vector<std::int32_t>& slots, std::span<const std::int32_t> more) {
-    slots.insert(slots.end(), more.begin(), more.end());
-  };
   for (KvPiece piece : move.pieces) {
     append(move.from_slots, slots_of(move.from, piece));
-    if (piece.for_turn) {
-      piece.key = own_head(command.key);
-      set_head(command.key, piece.key);
+    if (piece.turn) {
+      piece.key = own_head(*piece.turn);
+      set_head(*piece.turn, piece.key);
     }
     if (move.first_layer > 0) {
       append(move.to_slots, slots_of(move.to, piece));
@@ -588,16 +617,6 @@ KvMove KvStore::begin(const TransferCommand& command) {
       append(move.to_slots, take_for(move.to, piece));
     }
   }
-  if (move.from == Medium::ssd && !reads_layers()) {
-    move.first_layer = move.first_layer > 0 ? shape_.layers : 0;
-    move.last_layer = shape_.layers;
-  }
-  hold(move.from, move.from_slots);
-  hold(move.to, move.to_slots);
-  inherit_checksums(move);
-  ++counters_.moves;
-  counters_.moved += bytes_of(move);
-  return move;
 }
 
 std::span<const std::int32_t> KvStore::slots_of(Medium medium, const KvPiece& piece) const {
@@ -731,9 +750,22 @@ KvStore::Counters KvStore::counters() const {
 std::vector<std::uint16_t> KvStore::uses_by_entries(std::size_t medium) const {
   const Places& p = places_[medium];
   std::vector<std::uint16_t> uses(p.uses.size());
-  for (const auto& [key, entry] : entries_) {
-    for (const std::int32_t slot : entry[medium].slots) {
+  const auto add = [&](std::span<const std::int32_t> slots) {
+    for (const std::int32_t slot : slots) {
       ++uses[static_cast<std::size_t>(slot - p.first)];
+    }
+  };
+  for (const auto& [key, entry] : entries_) {
+    add(entry[medium].slots);
+  }
+  for (const auto& [name, copies] : blocks_[medium]) {
+    for (const Block& block : copies) {
+      add(block.slots);
+    }
+  }
+  for (const auto& [key, request] : requests_) {
+    if (medium == index_of(Medium::hbm)) {
+      add(request.slots);
     }
   }
   return uses;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hw/device/decoder.hpp"
@@ -17,9 +18,9 @@
 #include "sim/backend/backend.hpp"
 #include "sim/device/free_slots.hpp"
 
-/// The map from entries to memory: HBM, host memory, CXL memory (a region of host memory) and a
-/// file on a drive. A slot holds one token. An entry has a list of slots in each medium, for
-/// consecutive tokens.
+/// The map from entries and blocks to memory: HBM, host memory, CXL memory (a region of host
+/// memory) and a file on a drive. A slot holds one token. An entry has a list of slots in each
+/// medium, for consecutive tokens. A block of a stream has a list of slots for each of its copies.
 namespace kvtier {
 
 /// The stream and storage engine with which one thread moves KV.
@@ -61,6 +62,8 @@ class KvStore {
     DecoderShape shape;
     /// Tokens of each medium; 0: not used. HBM is always there.
     std::array<std::int64_t, kMedia> slots{};
+    /// Tokens of a block of each medium; 0: it holds entries.
+    std::array<std::int64_t, kMedia> block{};
     /// Folder of the file, if there is a drive.
     std::string directory;
     /// Lanes that have scratch memory.
@@ -86,7 +89,8 @@ class KvStore {
 
   // Any thread may call these.
 
-  /// One more than the number of the entry's last token in the medium; 0 if there is none.
+  /// One more than the number of the entry's last token in the medium; 0 if there is none. With
+  /// blocks, the request's tokens in HBM whose KV is computed or loaded.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
   /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of the
   /// first tokens is missing. The last token of a turn in HBM is an exception: it was never an
@@ -104,6 +108,29 @@ class KvStore {
   void take_head(EntryKey turn, std::int64_t tokens);
   [[nodiscard]] std::vector<std::int32_t> head(EntryKey turn) const;
   void drop_head(EntryKey turn);
+
+  // Blocks (kv_blocks.cpp). Their pieces name tokens of streams.
+
+  void begin_request(EntryKey request, std::span<const KvPiece> context);
+  /// Blocks that the request has in HBM may leave. It keeps their slots until its end.
+  void release_request(EntryKey request);
+  void end_request(EntryKey request);
+  /// The request's context begins with the slots of these blocks in HBM.
+  void share_blocks(EntryKey request, std::span<const KvPiece> blocks);
+  /// In HBM the blocks have slots of the request. Elsewhere they have those of the transfer that
+  /// has brought them; if none has, they get slots, and their source stays until the transfer
+  /// begins.
+  void add_blocks(const BlockCopy& copy);
+  /// Throws InvariantError if they are not there, or if a request uses them.
+  void remove_blocks(Medium medium, const KvPiece& blocks);
+  /// Frees blocks that transfers with this cookie have brought and that were not added.
+  void drop_arrivals(std::uint64_t cookie);
+  /// Names of the tokens `first` .. `first` + `count` - 1 of a context: a stream's or an entry's
+  /// key and the position there.
+  [[nodiscard]] std::vector<std::pair<EntryKey, std::int64_t>> names(EntryKey key,
+                                                                     std::int64_t first,
+                                                                     std::int64_t count) const;
+
   /// Records the checksums of these computed slots of HBM, if moves are verified. Throws
   /// DeviceError for NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
@@ -162,6 +189,30 @@ class KvStore {
     [[nodiscard]] std::int64_t end() const { return first + std::ssize(slots); }
   };
   using Entry = std::array<List, kMedia>;
+  /// A copy of a block.
+  struct Block {
+    std::vector<std::int32_t> slots;
+    /// Slots that its transfer, which has not begun, will read.
+    Medium from = Medium::hbm;
+    std::vector<std::int32_t> source{};
+  };
+  /// A stream, and the position of the block's first token.
+  using BlockName = std::pair<EntryKey, std::int64_t>;
+  /// A block that a transfer brings before it is added, or after it was removed.
+  struct Arrival {
+    Medium medium;
+    BlockName name;
+    Block block;
+    /// Of the transfer, if it has begun.
+    std::uint64_t cookie = 0;
+  };
+  struct Request {
+    std::vector<KvPiece> context;
+    std::vector<std::int32_t> slots{};
+    /// Tokens whose KV is computed or loaded.
+    std::int64_t computed = 0;
+    bool is_released = false;
+  };
 
   [[nodiscard]] Places& places(Medium medium) { return places_[static_cast<std::size_t>(medium)]; }
   /// Takes free slots, behind the last of `list` if possible.
@@ -176,11 +227,41 @@ class KvStore {
   void shorten(Medium medium, EntryKey key, std::int64_t tokens);
   /// Adds a token in HBM, a copy of the last one.
   void repeat_last(List& list);
+  /// Fills in the pieces and slots of a move of entries.
+  void begin_entries(const TransferCommand& command, KvMove& move);
   /// The slots of resident tokens.
   [[nodiscard]] std::span<const std::int32_t> slots_of(Medium medium, const KvPiece& piece) const;
   [[nodiscard]] std::vector<std::int32_t> take_for(Medium medium, const KvPiece& piece);
   void set_head(EntryKey turn, EntryKey head);
   void forget_if_empty(EntryKey key);
+
+  [[nodiscard]] bool has_blocks() const { return block_of(Medium::hbm) > 0; }
+  [[nodiscard]] std::int64_t block_of(Medium medium) const {
+    return block_[static_cast<std::size_t>(medium)];
+  }
+  [[nodiscard]] std::map<BlockName, std::vector<Block>>& blocks(Medium medium) {
+    return blocks_[static_cast<std::size_t>(medium)];
+  }
+  /// Calls visit(name) for the blocks of the piece.
+  template <class Visit>
+  void for_each_block(Medium medium, const KvPiece& piece, Visit visit) const;
+  /// Slots of tokens of blocks. Those that are not in HBM are the request's, if there is one.
+  [[nodiscard]] std::vector<std::int32_t> slots_of_blocks(Medium medium, const KvPiece& piece,
+                                                          Request* request = nullptr);
+  /// A block of the arrivals whose transfer has begun, or not; the end if there is none.
+  [[nodiscard]] std::vector<Arrival>::iterator arrival_of(Medium medium, const BlockName& name,
+                                                          bool has_begun);
+  /// Room for the first `tokens` tokens of the request.
+  void lengthen(Request& request, std::int64_t tokens);
+  /// Slots for `added` tokens that are computed behind `past` ones, and for those before them.
+  [[nodiscard]] std::vector<std::int32_t> extend_request(Request& request, std::int64_t past,
+                                                         std::int64_t added);
+  /// Fills in the pieces and slots of a move of blocks. Returns slots that were kept for the move,
+  /// and are now kept by it.
+  [[nodiscard]] std::vector<std::int32_t> begin_blocks(const TransferCommand& command,
+                                                       KvMove& move);
+  [[nodiscard]] bool is_used(const Block& block, std::int64_t first) const;
+
   /// Number of entries that hold each slot.
   [[nodiscard]] std::vector<std::uint16_t> uses_by_entries(std::size_t medium) const;
   /// A row is the KV of one slot in one layer.
@@ -267,6 +348,11 @@ class KvStore {
 
   mutable std::mutex mutex_;
   std::array<Places, kMedia> places_;
+  std::array<std::int64_t, kMedia> block_;
+  /// Copies of blocks by medium, the earliest first. Only HBM has several.
+  std::array<std::map<BlockName, std::vector<Block>>, kMedia> blocks_;
+  std::map<EntryKey, Request> requests_;
+  std::vector<Arrival> arrivals_;
   std::map<EntryKey, Entry> entries_;
   /// The shared prompts of contexts, by turn.
   std::map<EntryKey, EntryKey> heads_;

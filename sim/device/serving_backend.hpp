@@ -31,10 +31,25 @@ class ServingBackend : public Backend {
   void decode_next(std::span<const EntryKey> keys) final {
     decoding_.assign(keys.begin(), keys.end());
   }
-  void end_request(EntryKey key) final { store_.drop_head(key); }
+  void end_request(EntryKey key) final {
+    store_.drop_head(key);
+    store_.end_request(key);
+  }
   void cut(EntryKey key, Tokens kept, Tokens dropped) final {
     store_.cut(key, kept.value, dropped.value);
   }
+  void begin_request(EntryKey key, std::span<const KvPiece> context) final {
+    store_.begin_request(key, context);
+  }
+  void share_blocks(EntryKey key, std::span<const KvPiece> blocks) final {
+    store_.share_blocks(key, blocks);
+  }
+  void release_request(EntryKey key) final { store_.release_request(key); }
+  void add_blocks(const BlockCopy& copy) final { store_.add_blocks(copy); }
+  void remove_blocks(Medium medium, const KvPiece& blocks) final {
+    store_.remove_blocks(medium, blocks);
+  }
+  void drop_arrivals(std::uint64_t cookie) final { store_.drop_arrivals(cookie); }
 
  protected:
   void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) final {
@@ -57,7 +72,7 @@ class ServingBackend : public Backend {
       if (!prompt_->exists) {
         // The shared prompt is a request of its own, and the turn's request reads its KV. Tokens
         // after it may be resident already.
-        add_prompt(pass, prompt_->key, {.added = prompt_->tokens, .past = Tokens(0)},
+        add_prompt(pass, store_, prompt_->key, {.added = prompt_->tokens, .past = Tokens(0)},
                    store_.head(command.key), decoder_->shape().vocabulary);
       }
       prompt_.reset();
@@ -92,7 +107,7 @@ class ServingBackend : public Backend {
   std::optional<TurnPrompt> prompt_;
 
   void add(DecoderPass& pass, EntryKey key, const PrefillPart& part) {
-    add_prompt(pass, key, part, store_.extend(key, part.past.value, part.added.value),
+    add_prompt(pass, store_, key, part, store_.extend(key, part.past.value, part.added.value),
                decoder_->shape().vocabulary);
   }
 };

@@ -8,16 +8,17 @@
 #include "hw/profile/profile_hardware.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
+#include "sim/serving/store_rules.hpp"
 
 namespace kvtier {
 namespace {
 
-std::vector<std::int32_t> tokens_of(EntryKey key, std::int64_t first, std::int64_t count,
-                                    std::int64_t vocabulary) {
+std::vector<std::int32_t> tokens_of(const KvStore& store, EntryKey key, std::int64_t first,
+                                    std::int64_t count, std::int64_t vocabulary) {
   std::vector<std::int32_t> tokens;
   tokens.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t i = first; i < first + count; ++i) {
-    const std::uint64_t bits = random_bits_at(key.value, static_cast<std::uint64_t>(i));
+  for (const auto& [owner, position] : store.names(key, first, count)) {
+    const std::uint64_t bits = random_bits_at(owner.value, static_cast<std::uint64_t>(position));
     tokens.push_back(static_cast<std::int32_t>(bits % static_cast<std::uint64_t>(vocabulary)));
   }
   return tokens;
@@ -38,7 +39,26 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   refuse(system.compression.has_value(), "/system/compression", "a device compresses nothing");
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
-  refuse(system.blocks.has_value(), "/system/blocks", "a device keeps the KV of sessions");
+  if (system.blocks) {
+    const EvictionUnit unit = system.blocks->unit;
+    refuse(unit != EvictionUnit::block && unit != EvictionUnit::node, "/system/blocks/unit",
+           "a device keeps blocks and nodes");
+    refuse(system.blocks->partial_reuse, "/system/blocks/partial_reuse",
+           "a device shares whole blocks");
+    refuse(!system.tiers.hbm, "/system/tiers/hbm", "on a device requests run in HBM");
+    for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+      refuse(std::string(name) != "hbm" && !tier.inclusive,
+             fmt::format("/system/tiers/{}/inclusive", name).c_str(),
+             "on a device blocks stay in a tier when a faster one takes them");
+    });
+    const std::optional<TierConfig>& behind =
+        system.tiers.dram ? system.tiers.dram : system.tiers.cxl;
+    refuse(unit == EvictionUnit::block && system.tiers.count() > 2 && behind->blocks &&
+               behind->blocks->pool.touch == Touch::lookup && behind->eviction.name != "lru",
+           system.tiers.dram ? "/system/tiers/dram/eviction" : "/system/tiers/cxl/eviction",
+           "on a device lru, if uses count at the look-up: blocks that come up from the next tier "
+           "may evict those that the same request has found");
+  }
   refuse(load_wait(system) == LoadWait::request && !system.blocks, "/system/load/wait",
          "on a device the batch waits for loads");
   if (system.paging) {
@@ -90,21 +110,35 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
   // All HBM for KV, with paging. If a decode takes the room of KV that is also in host memory, the
   // slots are free only after that decode.
-  const std::int64_t paged = running_kv_capacity(config) / token;
+  std::int64_t paged = running_kv_capacity(config) / token;
+  // By medium: tokens of a block, and of all blocks.
+  std::array<std::int64_t, kMedia> block{};
+  std::array<std::int64_t, kMedia> of_blocks{};
+  if (config.system.blocks) {
+    for (const PoolRules& pool : store_rules(config).pools) {
+      const auto medium = static_cast<std::size_t>(medium_of(pool.name));
+      block[medium] = pool.block.value;
+      of_blocks[medium] = pool.capacity * pool.block.value;
+    }
+    paged = of_blocks.front();
+  }
   std::array<std::int64_t, kMedia> slots{};
   const auto set = [&slots](Medium medium, std::int64_t count) {
     slots[static_cast<std::size_t>(medium)] = count;
   };
   const std::optional<HbmTierConfig>& tier = config.system.tiers.hbm;
-  const std::int64_t between_turns = tier && !config.system.paging ? *tier->capacity / token : 0;
-  const std::int64_t in_hbm = config.system.paging ? paged + std::min(paged, running) + loaded
-                                                   : running + between_turns + saved + loaded;
+  const bool is_paged = config.system.paging || config.system.blocks;
+  const std::int64_t between_turns = tier && !is_paged ? *tier->capacity / token : 0;
+  const std::int64_t in_hbm = is_paged ? paged + std::min(paged, running) + loaded
+                                       : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
   // Saves to the fastest tier start before the tier has freed room, from the prompts of running
   // requests on. KV that leaves a tier in HBM moves when the next tier has freed room.
-  std::int64_t beyond = tier && !config.system.paging ? loaded : in_hbm;
+  std::int64_t beyond = tier && !is_paged ? loaded : in_hbm;
   const auto add_tier = [&](Medium medium, Bytes capacity) {
-    set(medium, capacity / token + beyond);
+    set(medium,
+        (config.system.blocks ? of_blocks[static_cast<std::size_t>(medium)] : capacity / token) +
+            beyond);
     beyond = loaded;
   };
   if (config.system.tiers.dram) {
@@ -119,6 +153,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   return {.device = setup.device,
           .shape = decoder_shape(config.model),
           .slots = slots,
+          .block = block,
           .directory = setup.directory,
           .lanes = lanes,
           .check = setup.check,
@@ -132,8 +167,9 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   // A shared prompt that must be computed is a request beside its turn's request.
   const std::int64_t slots =
       config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
+  const bool has_budget = config.system.paging || config.system.blocks;
   const std::int64_t tokens =
-      std::max({window, slots, config.system.paging ? token_budget(config).value : 0});
+      std::max({window, slots, has_budget ? token_budget(config).value : 0});
   return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),
                                    KeyPositions::decoupled,
                                    DecoderLimits{.requests = slots,
@@ -183,9 +219,9 @@ void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream) {
   stream.synchronize();
 }
 
-void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
+void add_prompt(DecoderPass& pass, const KvStore& store, EntryKey key, const PrefillPart& part,
                 const std::vector<std::int32_t>& context, std::int64_t vocabulary) {
-  pass.batch.add(tokens_of(key, part.past.value, part.added.value, vocabulary), context);
+  pass.batch.add(tokens_of(store, key, part.past.value, part.added.value, vocabulary), context);
   pass.computed.insert(pass.computed.end(), context.end() - part.added.value, context.end());
 }
 
@@ -194,7 +230,7 @@ void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> run
   for (const EntryKey key : running) {
     const std::int64_t past = store.tokens(Medium::hbm, key);
     const std::vector<std::int32_t> context = store.extend(key, past, 1);
-    pass.batch.add(tokens_of(key, past, 1, vocabulary), context);
+    pass.batch.add(tokens_of(store, key, past, 1, vocabulary), context);
     pass.computed.push_back(context.back());
   }
 }

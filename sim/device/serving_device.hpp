@@ -14,9 +14,11 @@
 namespace kvtier {
 
 /// Throws ConfigError with all reasons for a config that a device cannot run: clusters,
-/// compression, embedded positions, systems of blocks, loads that stop one request only, models
-/// that are not dense, KV of another element size, and with paging prefetch, shared prompts,
-/// inclusive tiers and more than HBM with one tier of memory behind it.
+/// compression, embedded positions, models that are not dense, and KV of another element size. With
+/// blocks also requests outside of HBM, parts of blocks, exclusive tiers, extents and sequences,
+/// and a tier behind HBM, before another one, that counts uses at the look-up and is not lru;
+/// without blocks also loads that stop one request only; with paging also prefetch, shared prompts,
+/// inclusive tiers, and more than HBM with one tier of memory behind it.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 /// Texts that name memories of the config that the device lacks, and their replacements.
@@ -49,13 +51,13 @@ struct ServingSetup {
 void warm_up(Decoder& decoder, const KvPool& pool, Stream& stream);
 
 /// One pass through the model, and the slots of HBM that it fills. A token is a function of its
-/// session and place.
+/// session or stream, and of its place there.
 struct DecoderPass {
   DecoderBatch batch;
   std::vector<std::int32_t> computed;
 };
 /// Adds the tokens of `part` after its past tokens; `context` has the slots of all tokens.
-void add_prompt(DecoderPass& pass, EntryKey key, const PrefillPart& part,
+void add_prompt(DecoderPass& pass, const KvStore& store, EntryKey key, const PrefillPart& part,
                 const std::vector<std::int32_t>& context, std::int64_t vocabulary);
 /// Adds one token of each session after its tokens in HBM, and takes room for it.
 void add_decode(DecoderPass& pass, KvStore& store, std::span<const EntryKey> running,

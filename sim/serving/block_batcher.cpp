@@ -25,6 +25,10 @@ constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
 constexpr std::uint64_t kTierShift = 40;
 constexpr std::uint64_t kPurposeMask = std::uint64_t{0xff} << 48;
 
+std::uint64_t cookie_of(std::uint64_t tier, std::uint32_t copy) {
+  return kCopy | (tier << kTierShift) | copy;
+}
+
 }  // namespace
 
 BlockBatcher::BlockBatcher(const Setup& setup)
@@ -37,6 +41,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       found_when_scheduled_(config_.system.blocks->publication == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
+      merges_((is_tree_ || config_.system.blocks->duplicates == Duplicates::merged) &&
+              config_.system.blocks->publication != Publication::end),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
       whole_response_(config_.system.blocks->whole_response),
@@ -55,10 +61,16 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                      : make_store(rules, contexts_.streams(), *setup.registry);
   }
   store_ = setup.store != nullptr ? setup.store : own_store_.get();
-  if (setup.decisions != nullptr) {
-    decisions_.emplace(rules, contexts_.streams(), *setup.decisions,
-                       [this] { return backend_.now(); });
-    const bool tells = store_->set_log(&*decisions_);
+  if (setup.decisions != nullptr || backend_.has_bytes()) {
+    BlockLog* log = nullptr;
+    if (setup.decisions != nullptr) {
+      log = &decisions_.emplace(rules, contexts_.streams(), *setup.decisions,
+                                [this] { return backend_.now(); });
+    }
+    if (backend_.has_bytes()) {
+      log = &bytes_.emplace(rules, contexts_.streams(), backend_, log);
+    }
+    const bool tells = store_->set_log(log);
     KVTIER_ASSERT(tells, "the options were checked");
   }
   for (const PoolRules& pool : rules.pools) {
@@ -156,9 +168,14 @@ void BlockBatcher::on_completion(Completion completion) {
   proceed();
 }
 
-void BlockBatcher::on_copied(std::uint64_t, std::uint32_t id) {
-  store_->copied(id);
+void BlockBatcher::on_copied(std::uint64_t tier, std::uint32_t id) {
+  end_copy(tier, id);
   settle();  // what has arrived may be written on
+}
+
+void BlockBatcher::end_copy(std::uint64_t tier, std::uint32_t id) {
+  store_->copied(id);
+  drop_arrivals(cookie_of(tier, id));
 }
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
@@ -263,8 +280,16 @@ void BlockBatcher::launch_if_ready() {
     launch();
   } else if (has_memory && loads_beside_writes_ && !load_began_ && tokens_to_load().value > 0) {
     load_began_ = true;
-    load_ = move(1, tokens_to_load(), prompts_.front(), kIterationLoad);
+    load_prompts();
   }
+}
+
+void BlockBatcher::load_prompts() {
+  pieces_.clear();
+  for (const SessionSlot slot : prompts_) {
+    add_loads(1, slot, pieces_);
+  }
+  load_ = move(1, tokens_to_load(), prompts_.front(), kIterationLoad, pieces_);
 }
 
 Tokens BlockBatcher::tokens_to_load() const {
@@ -283,7 +308,7 @@ void BlockBatcher::launch() {
   for (const SessionSlot slot : prompts_) {
     const Work& work = work_[slot];
     parts_.push_back({.added = work.chunk, .past = work.computed});
-    keys_.push_back(requests_.key(slot));
+    keys_.push_back(request_key(slot));
   }
   decoding_ = 0;
   context_ = Tokens(0);
@@ -304,8 +329,8 @@ void BlockBatcher::launch() {
     }
   } else if (decoding_ > 0) {
     gpu_ = Gpu::decode;
-    if (backend_.wants_contexts()) [[unlikely]] {
-      tell_contexts();
+    if (backend_.wants_running()) [[unlikely]] {
+      tell_running();
     }
     backend_.start_decode({.batch = decoding_,
                            .context = context_,
@@ -327,7 +352,11 @@ bool BlockBatcher::begin_far_load() {
     return false;
   }
   gpu_ = Gpu::waits;
-  static_cast<void>(move(2, far_now_, prompts_.front(), kFarIterationLoad));
+  pieces_.clear();
+  for (const SessionSlot slot : prompts_) {
+    add_loads(2, slot, pieces_);
+  }
+  static_cast<void>(move(2, far_now_, prompts_.front(), kFarIterationLoad, pieces_));
   return true;
 }
 
@@ -342,15 +371,16 @@ void BlockBatcher::end_far_load() {
   }
   gpu_since_ = backend_.now();
   start_iteration();
+  drop_arrivals(kFarIterationLoad);
 }
 
 void BlockBatcher::start_iteration() {
   gpu_ = Gpu::iteration;
-  if (backend_.wants_contexts()) [[unlikely]] {
-    tell_contexts();
+  if (backend_.wants_running()) [[unlikely]] {
+    tell_running();
   }
   if (loaded_now_.value > 0 && !std::exchange(load_began_, false)) {
-    load_ = move(1, loaded_now_, prompts_.front(), kIterationLoad);
+    load_prompts();
   }
   const bool loads = load_.has_value();
   const TransferId load = loads ? *load_ : TransferId{};
@@ -371,14 +401,21 @@ SessionSlot BlockBatcher::turn_without_room() const {
   return queued ? requests_.waiting(requests_.next()) : aside_.front();
 }
 
-void BlockBatcher::tell_contexts() {
+void BlockBatcher::tell_running() {
+  std::vector<EntryKey> keys;
   std::vector<Tokens> contexts;
   for (const SessionSlot slot : running_) {
     if (work_[slot].decodes_now) {
+      keys.push_back(request_key(slot));
       contexts.push_back(work_[slot].computed + Tokens(1));
     }
   }
-  backend_.decode_contexts(contexts);
+  if (backend_.has_bytes()) {
+    backend_.decode_next(keys);
+  }
+  if (backend_.wants_contexts()) {
+    backend_.decode_contexts(contexts);
+  }
 }
 
 void BlockBatcher::refuse_turn(SessionSlot slot) const {
@@ -408,7 +445,7 @@ bool BlockBatcher::make_room(Tokens& budget) {
                                 : std::min({budget, chunk_, work.prompt - work.computed});
     work.decodes_now = false;
     bool runs = true;
-    while (runs && more.value > 0 && !grow(work, work.computed + more)) {
+    while (runs && more.value > 0 && !grow(slot, work.computed + more)) {
       preempted = true;
       runs = make_way(i, budget);
     }
@@ -462,11 +499,13 @@ void BlockBatcher::insert(std::vector<SessionSlot>& slots, SessionSlot slot) con
 }
 
 /// The store need not know of tokens that neither begin nor fill a block.
-bool BlockBatcher::grow(Work& work, Tokens tokens) {
+bool BlockBatcher::grow(SessionSlot slot, Tokens tokens) {
+  Work& work = work_[slot];
   if (tokens <= work.held) {
     return true;
   }
   if (tokens >= work.held_blocks_end) {
+    set_request(request_key(slot));
     if (!store_->grow(work.id, context(work, tokens))) {
       return false;
     }
@@ -476,13 +515,14 @@ bool BlockBatcher::grow(Work& work, Tokens tokens) {
   return true;
 }
 
-void BlockBatcher::take(Work& work, Tokens tokens) {
-  const bool grown = grow(work, tokens);
+void BlockBatcher::take(SessionSlot slot, Tokens tokens) {
+  const bool grown = grow(slot, tokens);
   KVTIER_ASSERT(grown, "there is room for what was chosen");
 }
 
 void BlockBatcher::preempt(SessionSlot slot) {
   let_go(slot);
+  backend_.end_request(request_key(slot));
   set_preempted(slot);
   if (by_priority_) {
     insert(aside_, slot);
@@ -642,7 +682,9 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
     work.loading = true;
     begin_loading(slot);
     if (work.loads_from_behind.value > 0) {
-      static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot));
+      pieces_.clear();
+      add_loads(2, slot, pieces_);
+      static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot, pieces_));
     } else {
       start_load(slot);
     }
@@ -654,8 +696,8 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
 
 bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   Work& work = work_[slot];
-  const auto id = store_->acquire(prompt_of(slot), room, match,
-                                  work.known && store_->offloads() ? work.id : RequestId{});
+  const auto id =
+      acquire_blocks(slot, room, match, work.known && store_->offloads() ? work.id : RequestId{});
   if (!id) {
     return false;
   }
@@ -670,6 +712,8 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match match
   work.held = held;
   work.held_blocks_end = Tokens(blocks(held) * block_);
   work.loads = match.tokens - match.by_pool[0];
+  work.loads_end = match.tokens;
+  work.far = match.far;
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
     match.count_fetched(work.fetched);
@@ -681,11 +725,11 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match match
 
 bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
-  store_->publish_loaded(work.id);
+  publish_loaded(slot);
   const Tokens chunk = std::min({budget, chunk_, work.prompt - work.computed});
   const std::int64_t lacking = blocks(work.prompt) - blocks(work.held);
   const std::int64_t kept = running_.empty() ? 0 : watermark_;
-  if (lacking + kept > store_->free_blocks().available || !grow(work, work.computed + chunk)) {
+  if (lacking + kept > store_->free_blocks().available || !grow(slot, work.computed + chunk)) {
     return false;
   }
   run(slot, chunk, budget);
@@ -742,7 +786,7 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 
 /// Tokens move a tier up for a request.
 TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
-                              std::uint64_t cookie) {
+                              std::uint64_t cookie, std::span<const KvPiece> pieces) {
   const Bytes moved = bytes_per_token_ * tokens.value;
   tiers_[from]->count().read += moved;
   if (from == 1) {
@@ -754,11 +798,89 @@ TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
                                   .to = tiers_[from - 1]->medium(),
                                   .bytes = moved,
                                   .key = requests_.key(slot),
-                                  .cookie = kOwnTransfer | cookie});
+                                  .cookie = kOwnTransfer | cookie,
+                                  .pieces = pieces});
+}
+
+void BlockBatcher::add_loads(std::size_t from, SessionSlot slot,
+                             std::vector<KvPiece>& pieces) const {
+  const Work& work = work_[slot];
+  if (!backend_.has_bytes() || work.loads.value == 0) [[likely]] {
+    return;
+  }
+  const Tokens size(block_tokens_[from]);
+  if (from > 1) {
+    for (const Stretch& stretch : work.far) {
+      pieces.push_back(piece_of(contexts_.streams(), stretch, size));
+    }
+    return;
+  }
+  const Tokens first = work.loads_end - work.loads;
+  for (KvPiece piece :
+       pieces_of(contexts_.streams(), prompt_of(slot).stream, first, work.loads_end, size)) {
+    piece.turn = request_key(slot);
+    pieces.push_back(piece);
+  }
+}
+
+void BlockBatcher::drop_arrivals(std::uint64_t cookie) {
+  if (backend_.has_bytes()) [[unlikely]] {
+    backend_.drop_arrivals(kOwnTransfer | cookie);
+  }
 }
 
 void BlockBatcher::start_load(SessionSlot slot) {
-  static_cast<void>(move(1, work_[slot].loads, slot, slot));
+  pieces_.clear();
+  add_loads(1, slot, pieces_);
+  static_cast<void>(move(1, work_[slot].loads, slot, slot, pieces_));
+  drop_arrivals(kFarLoad | slot);
+}
+
+// ---- Calls of the store ----
+
+std::optional<RequestId> BlockBatcher::acquire_blocks(SessionSlot slot, const Room& room,
+                                                      Match& match, RequestId again) {
+  const Context prompt = prompt_of(slot);
+  const EntryKey key = request_key(slot);
+  if (backend_.has_bytes()) [[unlikely]] {
+    const Streams& streams = contexts_.streams();
+    const Context whole = work_[slot].content.whole;
+    backend_.begin_request(key,
+                           pieces_of(streams, whole.stream, Tokens(0), whole.tokens, Tokens(1)));
+    backend_.share_blocks(
+        key, pieces_of(streams, prompt.stream, Tokens(0), match.by_pool[0], Tokens(block_)));
+  }
+  set_request(request_key(slot));
+  const auto id = store_->acquire(prompt, room, match, again);
+  if (!id && backend_.has_bytes()) [[unlikely]] {
+    backend_.end_request(key);
+  }
+  return id;
+}
+
+void BlockBatcher::note_computed(SessionSlot slot) {
+  set_request(request_key(slot));
+  store_->computed(work_[slot].id, work_[slot].computed);
+  share_merged(slot, work_[slot].computed);
+}
+
+void BlockBatcher::release(SessionSlot slot) {
+  set_request(request_key(slot));
+  store_->release(work_[slot].id);
+}
+
+void BlockBatcher::publish_loaded(SessionSlot slot) {
+  set_request(request_key(slot));
+  store_->publish_loaded(work_[slot].id);
+}
+
+void BlockBatcher::share_merged(SessionSlot slot, Tokens tokens) {
+  if (merges_ && backend_.has_bytes()) [[unlikely]] {
+    const Tokens whole(tokens.value / block_ * block_);
+    backend_.share_blocks(request_key(slot),
+                          pieces_of(contexts_.streams(), context(work_[slot], tokens).stream,
+                                    Tokens(0), whole, Tokens(block_)));
+  }
 }
 
 void BlockBatcher::end_load(SessionSlot slot) {
@@ -791,14 +913,17 @@ void BlockBatcher::offer_all() {
     Work& work = work_[slot];
     const Tokens end = work.computed + (work.decodes_now ? Tokens(1) : work.chunk);
     if (work.chunk.value > 0 || work.offers_again || (work.decodes_now && offers_responses_)) {
+      set_request(request_key(slot));
       work.offers_again = !store_->offer(work.id, end);
     }
   }
   for (const Ended& ended : ended_) {
+    set_request(ended.key);
     static_cast<void>(store_->offer(ended.id, ended.computed));
   }
   for (const Ended& ended : ended_) {
     store_->end(ended.id);
+    backend_.end_request(ended.key);
   }
   ended_.clear();
   take_copies();
@@ -838,20 +963,30 @@ void BlockBatcher::start_copy(const Copy& copy) {
   } else {
     ++copying_;
   }
-  const std::uint64_t purpose = copy.waits ? kSave : kCopy | (copy.pool << kTierShift) | copy.id;
-  start_write(copy.pool, bytes(copy.pool, copy.blocks), kOwnTransfer | purpose);
+  start_write(copy, kOwnTransfer | (copy.waits ? kSave : cookie_of(copy.pool, copy.id)));
 }
 
 /// To a tier from the one before it.
-void BlockBatcher::start_write(std::size_t tier, Bytes written, std::uint64_t cookie) {
-  Pool& from = *tiers_[tier - 1];
-  Pool& to = *tiers_[tier];
+void BlockBatcher::start_write(const Copy& copy, std::uint64_t cookie) {
+  Pool& from = *tiers_[copy.pool - 1];
+  Pool& to = *tiers_[copy.pool];
+  const Bytes written = bytes(copy.pool, copy.blocks);
+  pieces_.clear();
+  if (backend_.has_bytes()) [[unlikely]] {
+    for (const Stretch& stretch : copy.stretches) {
+      pieces_.push_back(piece_of(contexts_.streams(), stretch, Tokens(block_tokens_[copy.pool])));
+    }
+  }
   from.count().read += written;
   to.count().written += written;
   to.count().blocks += written;
   ++to.count().stores;
-  static_cast<void>(backend_.start_transfer(
-      {.from = from.medium(), .to = to.medium(), .bytes = written, .key = {}, .cookie = cookie}));
+  static_cast<void>(backend_.start_transfer({.from = from.medium(),
+                                             .to = to.medium(),
+                                             .bytes = written,
+                                             .key = {},
+                                             .cookie = cookie,
+                                             .pieces = pieces_}));
 }
 
 /// Writes share the rate of a tier, so that many at once all arrive late.
@@ -878,6 +1013,7 @@ void BlockBatcher::end_save() {
     begin_later_writes();
     requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
     requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
+    drop_arrivals(kSave);
   }
 }
 
@@ -924,7 +1060,7 @@ void BlockBatcher::finish_iteration() {
         }
       }
       work.computed += std::exchange(work.chunk, Tokens(0));
-      store_->computed(work.id, work.computed);
+      note_computed(slot);
       if (work.computed < work.prompt) {
         continue;
       }
@@ -986,12 +1122,12 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   work.generated += Tokens(iterations);
   const Tokens computed = work.computed + Tokens(iterations);
   // A decode is as long as the free blocks last.
-  take(work, computed);
+  take(slot, computed);
   const bool fills_block = computed.value / block_ > work.computed.value / block_;
   work.computed = computed;
   // A tree takes a response at its end.
   if (fills_block && !is_tree_) {
-    store_->computed(work.id, computed);
+    note_computed(slot);
   }
 }
 
@@ -1035,14 +1171,16 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
 void BlockBatcher::finish_turn(SessionSlot slot) {
   RequestRecord& r = requests_.request(slot);
   r.decode_share += decode_per_request_;
-  backend_.end_request(requests_.key(slot));
-  if (store_->offloads()) {
-    ended_.push_back({work_[slot].id, work_[slot].computed});
-  }
   if (requests_.keeps_kv(slot)) [[unlikely]] {
     keep(slot);
   } else {
     let_go(slot);
+  }
+  if (store_->offloads()) {
+    ended_.push_back({work_[slot].id, work_[slot].computed, request_key(slot)});
+    backend_.release_request(request_key(slot));
+  } else {
+    backend_.end_request(request_key(slot));
   }
   settle();
   contexts_.end_turn(slot, requests_.finish(slot));
@@ -1053,9 +1191,10 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
 
 void BlockBatcher::let_go(SessionSlot slot) {
   Work& work = work_[slot];
+  set_request(request_key(slot));
   const bool grown = store_->grow(work.id, context(work, work.held));
   KVTIER_ASSERT(grown, "it has memory for what it holds");
-  store_->release(work.id);
+  release(slot);
   leave_running(slot);
 }
 

@@ -6,11 +6,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
+#include "sim/serving/block_bytes.hpp"
 #include "sim/serving/block_decisions.hpp"
 #include "sim/serving/contexts.hpp"
 #include "sim/serving/length_predictor.hpp"
@@ -120,6 +122,10 @@ class BlockBatcher : public Batcher, private StoredKv {
     /// Tokens that it, or its iteration, loads, and those of them from behind the second tier.
     Tokens loads;
     Tokens loads_from_behind;
+    /// Behind the last one.
+    Tokens loads_end;
+    /// Match::far.
+    std::vector<Stretch> far;
     bool loading = false;
     /// It was admitted before.
     bool counted = false;
@@ -146,6 +152,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   virtual void on_decoded(std::int64_t) {}
   /// A copy to a tier from the one before it is complete.
   virtual void on_copied(std::uint64_t tier, std::uint32_t id);
+  void end_copy(std::uint64_t tier, std::uint32_t id);
   /// A transfer of kFetch, or a timer of kDeadlineTimer, has ended.
   virtual void on_fetched(std::uint32_t) {}
   virtual void on_deadline() {}
@@ -168,6 +175,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void launch();
   /// By the requests of the planned iteration.
   [[nodiscard]] Tokens tokens_to_load() const;
+  void load_prompts();
   /// The iteration reads KV from behind the second tier, before it loads it. False: there is none.
   [[nodiscard]] bool begin_far_load();
   void end_far_load();
@@ -189,9 +197,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   }
   /// Inserts by priority.
   void insert(std::vector<SessionSlot>& slots, SessionSlot slot) const;
-  [[nodiscard]] bool grow(Work& work, Tokens tokens);
+  [[nodiscard]] bool grow(SessionSlot slot, Tokens tokens);
   /// The same, where there is room.
-  void take(Work& work, Tokens tokens);
+  void take(SessionSlot slot, Tokens tokens);
   void preempt(SessionSlot slot);
   /// A running request has lost its memory, and waits again.
   void set_preempted(SessionSlot slot);
@@ -217,8 +225,36 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Blocks that running requests take until they end.
   [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);
+  /// `pieces`: the tokens, if the backend has bytes.
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
-                                std::uint64_t cookie);
+                                std::uint64_t cookie, std::span<const KvPiece> pieces);
+  /// Adds the tokens that a request loads from a tier to the one before.
+  void add_loads(std::size_t from, SessionSlot slot, std::vector<KvPiece>& pieces) const;
+
+  // Calls of the store about a request, which a backend with bytes is told of.
+
+  [[nodiscard]] std::optional<RequestId> acquire_blocks(SessionSlot slot, const Room& room,
+                                                        Match& match, RequestId again = {});
+  void note_computed(SessionSlot slot);
+  void release(SessionSlot slot);
+  void publish_loaded(SessionSlot slot);
+  /// The request's key on a backend, which no other request of the run has.
+  [[nodiscard]] EntryKey request_key(SessionSlot slot) const {
+    constexpr int kTurnBits = 24;
+    const RequestRecord& r = requests_.request(slot);
+    return {static_cast<std::uint64_t>(r.session) << kTurnBits |
+            static_cast<std::uint64_t>(r.turn)};
+  }
+  /// The request that the store's next decisions are about.
+  void set_request(EntryKey request) {
+    if (bytes_) [[unlikely]] {
+      bytes_->set_request(request);
+    }
+  }
+  /// Copies that a transfer has brought, and that the store did not take, are not needed.
+  void drop_arrivals(std::uint64_t cookie);
+  /// Where blocks are merged, the request uses those that the store has of its first tokens.
+  void share_merged(SessionSlot slot, Tokens tokens);
   void start_load(SessionSlot slot);
   void end_load(SessionSlot slot);
   /// Blocks that those who have memory and have not computed them yet will take.
@@ -228,7 +264,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void take_copies();
   void start_copies();
   void start_copy(const Copy& copy);
-  void start_write(std::size_t tier, Bytes written, std::uint64_t cookie);
+  void start_write(const Copy& copy, std::uint64_t cookie);
   [[nodiscard]] bool any_copies() const {
     return copying_ > 0 || std::ranges::any_of(later_writes_, [](const LaterWrites& writes) {
              return !writes.waiting.empty();
@@ -241,7 +277,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] bool is_idle() const;
   void finish_iteration();
   void report_iterations(std::int64_t iterations);
-  [[gnu::noinline]] void tell_contexts();
+  [[gnu::noinline]] void tell_running();
   void finish_decode(std::int64_t iterations);
   /// The request has so many tokens more.
   void decode(SessionSlot slot, std::int64_t iterations);
@@ -278,6 +314,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   Contexts contexts_;
   std::vector<std::unique_ptr<Pool>> tiers_;
   std::optional<BlockDecisions> decisions_;
+  std::optional<BlockBytes> bytes_;
   std::unique_ptr<Store> own_store_;
   Store* store_;
 
@@ -290,6 +327,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<std::int64_t> block_tokens_;  // by tier
   Bytes bytes_per_token_;
   bool is_tree_;
+  bool merges_;
   /// What HBM evicts is written to the tier behind, which a batch waits for.
   bool writes_back_ = false;
   /// An iteration's load need not wait for the writes of victims: the link has both directions.
@@ -317,6 +355,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   struct Ended {
     RequestId id;
     Tokens computed;
+    EntryKey key;
   };
   /// Requests that have ended, by number, and the contexts whose KV they keep.
   struct Kept {
@@ -356,6 +395,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<SessionSlot> prompts_;
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_
+  std::vector<KvPiece> pieces_;     // of the transfer that is started
   /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
   /// of the planned one has begun.
   std::optional<TransferId> load_;

@@ -288,10 +288,11 @@ void PagedBatcher::admit(const Candidate& candidate) {
   };
   work.loads.clear();
   if (prefix.reused.value > 0 && prefix.medium != Medium::hbm) {
-    load(prefix.medium, {.key = prompt_key(r.shared_prompt),
-                         .first = Tokens(0),
-                         .count = prefix.reused,
-                         .for_turn = work.apart.value == 0});
+    load(prefix.medium,
+         {.key = prompt_key(r.shared_prompt),
+          .first = Tokens(0),
+          .count = prefix.reused,
+          .turn = work.apart.value == 0 ? std::optional(requests_.key(slot)) : std::nullopt});
   }
   for (const SessionStore::LoadPart& part : store_.parts_to_load()) {
     load(part.from, {.key = requests_.key(slot), .first = part.first, .count = part.count});

@@ -168,7 +168,7 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   }
   const Tokens wanted = work.prompt - nearest + rest_of_response(slot) + Tokens(block_);
   const Room room{.taken = nearest, .needed = nearest + Tokens(least_available(wanted, expected_))};
-  const auto id = store_->acquire(prompt, room, match);
+  const auto id = acquire_blocks(slot, room, match);
   if (!id) {
     return Chosen::no_room;
   }
@@ -176,6 +176,7 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   const Tokens added = step(work.prompt, known);
   if (added.value <= 0) {
     store_->abandon(*id);
+    backend_.end_request(request_key(slot));
     return Chosen::no_budget;
   }
   hold(slot, *id, match.tokens, match);
@@ -224,8 +225,27 @@ void PrefillBatches::read_next() {
   }
   const Fetch& fetch = next->second;
   const Tokens batch = std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
-  static_cast<void>(move(2, batch, fetch.slot, kFetch | next->first));
+  pieces_.clear();
+  if (backend_.has_bytes()) [[unlikely]] {
+    add_fetched(fetch, batch);
+  }
+  static_cast<void>(move(2, batch, fetch.slot, kFetch | next->first, pieces_));
   reading_ = true;
+}
+
+void PrefillBatches::add_fetched(const Fetch& fetch, Tokens tokens) {
+  Tokens before = fetch.came;
+  for (const Stretch& stretch : fetch.wanted.stretches) {
+    KvPiece piece = piece_of(contexts_.streams(), stretch, Tokens(block_));
+    const Tokens skipped = std::min(before, piece.count);
+    before -= skipped;
+    piece.first += skipped;
+    piece.count = std::min(piece.count - skipped, tokens);
+    tokens -= piece.count;
+    if (piece.count.value > 0) {
+      pieces_.push_back(piece);
+    }
+  }
 }
 
 void PrefillBatches::on_fetched(std::uint32_t id) {
@@ -236,6 +256,8 @@ void PrefillBatches::on_fetched(std::uint32_t id) {
     if (fetch.is_complete()) {
       stop_decode();
     }
+  } else {
+    drop_arrivals(kFetch | id);
   }
   read_next();
 }
@@ -247,6 +269,7 @@ void PrefillBatches::end_fetch(std::uint32_t id) {
   passed_over_ -= fetch.passed_over ? 1 : 0;
   work_[fetch.slot].fetch = 0;
   work_[fetch.slot].fetched = store_->prefetched(id, fetch.came);
+  drop_arrivals(kFetch | id);
 }
 
 bool PrefillBatches::is_fetched(SessionSlot slot) {
@@ -292,7 +315,7 @@ bool PrefillBatches::note_ends() {
   const bool any = !copied_[1].empty() || is_first_complete() || !copied_[2].empty();
   const auto note_copies = [&](std::size_t tier) {
     for (const std::uint32_t id : std::exchange(copied_[tier], {})) {
-      store_->copied(id);
+      end_copy(tier, id);
     }
   };
   note_copies(1);
@@ -326,7 +349,7 @@ bool PrefillBatches::decode_all() {
 bool PrefillBatches::take_memory() {
   const auto takes = [&](SessionSlot slot) {
     Work& work = work_[slot];
-    return grow(work, work.computed + (work.decodes_now ? Tokens(1) : work.chunk));
+    return grow(slot, work.computed + (work.decodes_now ? Tokens(1) : work.chunk));
   };
   do {
     lacking_.erase(lacking_.begin(), std::find_if_not(lacking_.begin(), lacking_.end(), takes));
@@ -351,6 +374,7 @@ bool PrefillBatches::preempt_for_decode() {
     const SessionSlot slot = kept.back();
     kept.pop_back();
     store_->abandon(work_[slot].id);
+    backend_.end_request(request_key(slot));
     leave_running(slot);
     set_preempted(slot);
     store_->make_empty(blocks(Tokens(std::ssize(kept) * room_.after_preemption)));

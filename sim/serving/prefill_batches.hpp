@@ -89,6 +89,8 @@ class PrefillBatches final : public BlockBatcher {
     [[nodiscard]] bool is_complete() const { return came == wanted.tokens; }
   };
   void begin_fetch(SessionSlot slot);
+  /// Names the next `tokens` tokens in pieces_.
+  void add_fetched(const Fetch& fetch, Tokens tokens);
   void read_next();
   void end_fetch(std::uint32_t id);
   /// Whether the scheduler may choose the request; if not, it is passed over.

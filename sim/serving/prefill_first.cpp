@@ -254,10 +254,11 @@ void PrefillFirst::note_pieces(EntryKey key, const Lookup& prompt, const Lookup&
     return lookup.reused.value > 0 && lookup.medium != Medium::hbm;
   };
   if (comes(prompt)) {
-    load_pieces_[static_cast<std::size_t>(prompt.medium)].push_back({.key = prompt_.key,
-                                                                     .first = Tokens(0),
-                                                                     .count = prompt.reused,
-                                                                     .for_turn = !prompt_.shared});
+    load_pieces_[static_cast<std::size_t>(prompt.medium)].push_back(
+        {.key = prompt_.key,
+         .first = Tokens(0),
+         .count = prompt.reused,
+         .turn = prompt_.shared ? std::nullopt : std::optional(key)});
   }
   for (const SessionStore::LoadPart& part : tiers_.parts_to_load()) {
     load_pieces_[static_cast<std::size_t>(part.from)].push_back(

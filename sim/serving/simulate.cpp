@@ -305,9 +305,6 @@ Json run_on(Backend& backend, const RunConfig& config, const PolicyRegistry& reg
   check(config, registry);
   Problems problems;
   check_one_instance(config, "a backend", problems);
-  if (config.system.blocks) {
-    problems.add("/system/blocks", "a backend other than the simulated one keeps no blocks yet");
-  }
   problems.throw_if_any();
   Single single(backend, config, registry, options);
   single.run(config, options);

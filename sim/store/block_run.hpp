@@ -16,6 +16,7 @@ struct BlockRun {
   End first = End::tail;
 
   [[nodiscard]] std::int64_t size() const { return end - begin; }
+  [[nodiscard]] Stretch stretch() const { return {stream, begin, end}; }
 };
 
 /// Blocks that are alike in a pool: present, all in one extent, or absent.

@@ -20,6 +20,8 @@ struct Match {
   /// StoreRules::loads_alone and if the pool is not shared, loaded by another request: the request
   /// asks again later.
   bool waits = false;
+  /// The blocks that were found behind the second pool; empty if the store has no log.
+  std::vector<Stretch> far{};
 
   /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.
   void count_fetched(Tokens fetched) {
@@ -54,6 +56,8 @@ struct Copy {
   std::size_t pool = 1;
   /// The next iteration waits for it, and the store takes it for complete.
   bool waits = false;
+  /// The blocks themselves; empty if the store has no log.
+  std::vector<Stretch> stretches{};
 };
 
 /// KV that may come from the storage behind nodes, for which the second pool has room.
@@ -62,6 +66,8 @@ struct Prefetch {
   Tokens tokens;
   /// Tokens that storage was asked for.
   Tokens asked;
+  /// The blocks that may come; empty if the store has no log.
+  std::vector<Stretch> stretches{};
 };
 
 struct PoolCounters {

@@ -431,6 +431,7 @@ class ExtentStore final : public Store, private OffloadCalls {
                    Request* request) const {
     match.by_pool.assign(pools_.size(), Tokens(0));
     match.waits = false;
+    match.far.clear();
     const bool in_first = rules_.requests_in_first && !has_victims_behind_;
     const std::size_t last = in_first ? 1 : pools_.size();
     streams_.path(prompt.stream, usable, block(), path_);
@@ -478,6 +479,9 @@ class ExtentStore final : public Store, private OffloadCalls {
           const Tokens end = std::max(Tokens(found.end * size), begin);
           with.by_pool[found.pool] += end - begin;
           with.waits = with.waits || is_on_its_way(stretch.stream, at, found);
+          if (found.pool > 1 && log_.is_set()) [[unlikely]] {
+            with.far.push_back({stretch.stream, at, found.end});
+          }
           at = found.end;
           places.push_back(found);
         }
@@ -704,7 +708,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     pools_[index]->insert(run);
     if (!promoted && index > 0 && rules_.edges[index - 1].timed) {
-      written_at_once_[index] += run.size();
+      written_at_once_[index].push_back(run);
     }
     write_new(index, run);
   }
@@ -724,22 +728,22 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// What has come to a pool since its last move goes there as one.
   void begin_move(std::size_t to) {
-    Copy copy{.id = next_copy_, .blocks = std::exchange(written_at_once_[to], 0), .pool = to};
-    copy.waits = copy.blocks > 0;
-    for (const BlockRun& run : arriving_[to]) {
-      copy.blocks += run.size();
-    }
+    std::vector<BlockRun>& at_once = written_at_once_[to];
+    Copy copy{.id = next_copy_, .pool = to, .waits = !at_once.empty()};
+    add_runs(at_once, copy);
+    add_runs(arriving_[to], copy);
+    at_once.clear();
     if (copy.blocks == 0) {
       return;
     }
     ++next_copy_;
-    begun_.push_back(copy);
     if (!copy.waits) {
       moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
       if (to == 1 && std::exchange(arriving_is_awaited_, false)) {
         await(copy.id);
       }
     }
+    begun_.push_back(std::move(copy));
   }
   void await(std::uint32_t id) {
     if (!std::exchange(moves_.at(id).awaited, true)) {
@@ -774,6 +778,14 @@ class ExtentStore final : public Store, private OffloadCalls {
         paths.insert(paths.end(), path_.begin(), path_.end());
       }
       relieve_before_write(move.to + 1, paths, move.blocks);
+    }
+  }
+  void add_runs(const std::vector<BlockRun>& runs, Copy& copy) const {
+    for (const BlockRun& run : runs) {
+      copy.blocks += run.size();
+      if (log_.is_set()) [[unlikely]] {
+        copy.stretches.push_back(run.stretch());
+      }
     }
   }
   /// Blocks that were written to a pool are there.
@@ -1266,10 +1278,10 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool.begin_write(run);
       add(offered.inserted, run);
       count_inserted(1, run);
-      copy.blocks += run.size();
     }
+    add_runs(offered_missing_, copy);
     moves_.emplace(copy.id, Move{1, offered_missing_});
-    begun_.push_back(copy);
+    begun_.push_back(std::move(copy));
   }
   /// The request's uses count, from the tail to the head.
   void use_offered(Request& request) {
@@ -1408,12 +1420,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   std::vector<Copy> begun_;
   std::map<std::uint32_t, Move> moves_;
   std::vector<std::uint32_t> awaited_;
-  /// By pool: blocks that have come since its last move, and how many that the next iteration waits
+  /// By pool: blocks that have come since its last move, and those that the next iteration waits
   /// for.
   std::vector<std::vector<BlockRun>> arriving_;
   /// A source of those of the second pool has left the first one.
   bool arriving_is_awaited_ = false;
-  std::vector<std::int64_t> written_at_once_;
+  std::vector<std::vector<BlockRun>> written_at_once_;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;
   std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;

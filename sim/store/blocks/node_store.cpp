@@ -217,7 +217,10 @@ class NodeStore final : public Store {
     });
     host_used_ += blocks;
     fetching_ += fetch.span;
-    const Prefetch begun{++last_fetch_, Tokens(blocks * block()), Tokens(fetch.span * block())};
+    Prefetch begun{++last_fetch_, Tokens(blocks * block()), Tokens(fetch.span * block())};
+    if (log_.is_set()) [[unlikely]] {
+      begun.stretches = fetch.stretches;
+    }
     fetches_.emplace(last_fetch_, std::move(fetch));
     return begun;
   }
@@ -893,8 +896,15 @@ class NodeStore final : public Store {
     tell(DecisionKind::insert, 1, at);
     lock(at, 1);
     copies_.emplace(++last_copy_, Copying{.pool = 1, .node = at, .stretches = stretches_of(at)});
-    begun_.push_back({.id = last_copy_, .blocks = nodes_[at].size});
+    begin_copy(at);
     return true;
+  }
+  /// The copy last_copy_ of a node to the second pool.
+  void begin_copy(std::uint32_t at) {
+    begun_.push_back({.id = last_copy_, .blocks = nodes_[at].size, .waits = writes_back_});
+    if (log_.is_set()) [[unlikely]] {
+      begun_.back().stretches = stretches_of(at);
+    }
   }
   [[nodiscard]] std::vector<Stretch> stretches_of(std::uint32_t at) const {
     std::vector<Stretch> stretches;
@@ -986,7 +996,8 @@ class NodeStore final : public Store {
     counters_[1].inserted += blocks;
     tell(DecisionKind::insert, 1, at);
     counters_[0].demoted += blocks;
-    begun_.push_back({.id = ++last_copy_, .blocks = blocks, .waits = true});
+    ++last_copy_;
+    begin_copy(at);
     write_to_storage(at, stretches_of(at));
     return true;
   }
@@ -1127,6 +1138,9 @@ class NodeStore final : public Store {
     }
     copies_.emplace(++last_copy_, Copying{.pool = 2, .node = at, .stretches = stretches});
     begun_.push_back({.id = last_copy_, .blocks = blocks, .pool = 2});
+    if (log_.is_set()) [[unlikely]] {
+      begun_.back().stretches = stretches;
+    }
   }
   void put_in_storage(const BlockRun& run) {
     for_each_piece(*storage_, run, [&](const Piece& piece) {

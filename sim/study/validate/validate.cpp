@@ -156,6 +156,11 @@ class DecisionLines final : public DecisionObserver {
   void on_use(EntryKey key, SimTime now) override {
     lines.push_back(fmt::format("use {} {}", key.value, now.ns));
   }
+  void on_block_decision(const BlockDecision& d) override {
+    lines.push_back(fmt::format("{} {} {} {} {} {}", static_cast<int>(d.kind),
+                                static_cast<int>(d.tier), d.stream, d.begin.value, d.tokens.value,
+                                d.time.ns));
+  }
   std::vector<std::string> lines;
 };
 

@@ -15,19 +15,6 @@
 namespace kvtier::test {
 namespace {
 
-/// Every decision and every number of a run.
-class Log final : public DecisionObserver {
- public:
-  void on_decision(const Decision& d) override {
-    lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(d.kind), static_cast<int>(d.tier),
-                         d.key.value, d.tokens.value, d.time.ns, static_cast<int>(d.demand));
-  }
-  void on_use(EntryKey key, SimTime now) override {
-    lines += fmt::format("use {} {}\n", key.value, now.ns);
-  }
-  std::string lines;
-};
-
 /// Counters of a run on the device.
 struct InLockStep {
   Bytes verified;
@@ -42,7 +29,7 @@ struct InLockStep {
 InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watched) {
   const PolicyRegistry registry = builtin_policies();
   check_runs_on_device(config, device);
-  Log expected;
+  DecisionLines expected;
   TransferLog expected_transfers;
   const Json simulated =
       simulate(config, registry, {.observer = &expected_transfers, .decisions = &expected});
@@ -52,8 +39,8 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
                                   .device = &device,
                                   .directory = KVTIER_SOURCE_DIR,
                                   .verify = true,
-                                  .spare_contexts = 200});
-  Log log;
+                                  .spare_contexts = config.system.blocks ? 2 : 200});
+  DecisionLines log;
   TransferLog transfers;
   const Json result = run_on(backend, config, registry,
                              {.observer = watched ? &transfers : nullptr, .decisions = &log});
@@ -70,6 +57,122 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
           .result = result,
           .in_hbm = backend.store().held(Medium::hbm),
           .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
+}
+
+TEST(LockStep, MovesEveryByteOfRandomSystemsOfBlocks) {
+  const auto device = make_cpu_device(1);
+  Bytes verified;
+  std::set<std::pair<Medium, Medium>> paths;
+  int observed = 0;
+  const std::int64_t ran = for_device_configs(
+      30,
+      [&](const RunConfig& config) {
+        const InLockStep run = run_in_lock_step(config, *device, observed++ % 2 == 0);
+        verified += run.verified;
+        paths.insert(run.paths.begin(), run.paths.end());
+      },
+      random_block_config);
+  EXPECT_GT(ran, 0);
+  EXPECT_GT(verified.value, 0);
+  using enum Medium;
+  using Path = std::pair<Medium, Medium>;
+  EXPECT_EQ(paths, (std::set{Path{hbm, dram}, {dram, hbm}, {dram, ssd}}));
+}
+
+/// A backend that loses one thing that the control plane tells another one.
+class Forgetful final : public Backend {
+ public:
+  enum class Loses : std::uint8_t { nothing, transfers, use };
+
+  Forgetful(Backend& backend, Loses loses) : Backend(true), backend_(backend), loses_(loses) {}
+
+  Completion wait() override {
+    const Completion completion = backend_.wait();
+    now_ = backend_.now();
+    return completion;
+  }
+  [[nodiscard]] bool pending() const override { return backend_.pending(); }
+  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
+  TransferId start_transfer(const TransferCommand& command) override {
+    TransferCommand told = command;
+    if (loses_ == Loses::transfers && ++calls_ == 3) {
+      told.pieces = {};
+    }
+    return backend_.start_transfer(told);
+  }
+  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
+                                     Tokens end) override {
+    return backend_.extend_transfer(transfer, bytes, first, end);
+  }
+  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
+  void start_iteration(const IterationCommand& command) override {
+    backend_.start_iteration(command);
+  }
+  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
+  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
+  void stop_decode() override { backend_.stop_decode(); }
+  void decode_next(std::span<const EntryKey> keys) override { backend_.decode_next(keys); }
+  void end_request(EntryKey key) override { backend_.end_request(key); }
+  void begin_request(EntryKey key, std::span<const KvPiece> context) override {
+    backend_.begin_request(key, context);
+  }
+  void share_blocks(EntryKey key, std::span<const KvPiece> blocks) override {
+    backend_.share_blocks(key, blocks);
+  }
+  void release_request(EntryKey key) override { backend_.release_request(key); }
+  void add_blocks(const BlockCopy& copy) override {
+    backend_.add_blocks(copy);
+    if (loses_ == Loses::use && copy.to == Medium::hbm && ++calls_ == 5) {
+      backend_.remove_blocks(copy.to, copy.blocks);
+    }
+  }
+  void remove_blocks(Medium medium, const KvPiece& blocks) override {
+    backend_.remove_blocks(medium, blocks);
+  }
+  void drop_arrivals(std::uint64_t cookie) override { backend_.drop_arrivals(cookie); }
+
+ private:
+  Backend& backend_;
+  Loses loses_;
+  int calls_ = 0;
+};
+
+TEST(LockStep, NoticesASkippedMoveAndABlockThatLeavesTooEarly) {
+  const auto device = make_cpu_device(1);
+  int runs = 0;
+  int with_moves = 0;
+  for_device_configs(
+      4,
+      [&](const RunConfig& config) {
+        const RooflineTiming timing(config.model, config.hardware, config.serving.slots);
+        using enum Forgetful::Loses;
+        std::int64_t moves = 0;
+        for (const Forgetful::Loses loses : {nothing, transfers, use}) {
+          SimulatedBackend clock(config.hardware, config.model.layers, timing,
+                                 DecodeStepping::closed_form);
+          LockStepBackend backend(clock, {.config = &config,
+                                          .device = device.get(),
+                                          .directory = KVTIER_SOURCE_DIR,
+                                          .verify = true,
+                                          .spare_contexts = 2});
+          Forgetful forgetful(backend, loses);
+          const auto run = [&] {
+            static_cast<void>(run_on(forgetful, config, builtin_policies(), {}));
+            backend.finish();
+          };
+          ++runs;
+          if (loses == nothing) {
+            run();
+            moves = backend.store().counters().moves;
+            with_moves += moves >= 3 ? 1 : 0;
+          } else if (loses == use || moves >= 3) {
+            EXPECT_THROW(run(), std::exception);
+          }
+        }
+      },
+      random_block_config);
+  EXPECT_EQ(runs, 12);
+  EXPECT_GT(with_moves, 0);
 }
 
 TEST(LockStep, MovesEveryByteOfRandomSystems) {

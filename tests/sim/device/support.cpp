@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "hw/device/storage.hpp"
+#include "sim/core/rng.hpp"
+#include "sim/serving/store_rules.hpp"
 #include "tests/sim/serving/support.hpp"
 
 namespace kvtier::test {
@@ -158,8 +160,93 @@ RunConfig crowded_car_config(std::int64_t prompts) {
   return config;
 }
 
+RunConfig random_block_config(std::uint64_t seed) {
+  RandomStream stream(seed, "tests/random_block_config");
+  const auto one_of = [&]<class T>(std::initializer_list<T> values) {
+    return *(values.begin() + stream.index(static_cast<std::int64_t>(values.size())));
+  };
+  const auto chance = [&](double share) { return stream.uniform() < share; };
+  const Tokens window(one_of({60, 120}));
+  RunConfig config = tiny_config(window);
+  config.seed = static_cast<std::int64_t>(seed);
+  config.model = device_model(chance(0.5), window);
+  config.serving.slots = one_of({2, 4});
+  const std::int64_t block = one_of({1, 4, 8});
+  const std::int64_t blocks = window.value / block + 1;
+
+  SystemConfig& system = config.system;
+  const bool is_tree = chance(0.4);
+  system.batching = is_tree ? Batching::separate : Batching::unified;
+  BlocksConfig& shared = system.blocks.emplace();
+  shared.unit = is_tree ? EvictionUnit::node : EvictionUnit::block;
+  shared.publication = is_tree || chance(0.5) ? Publication::computed : Publication::scheduling;
+  shared.duplicates = is_tree || chance(0.5) ? Duplicates::merged : Duplicates::kept;
+  shared.keyless = is_tree || chance(0.5) ? Keyless::first : Keyless::in_order;
+  shared.chunk = chance(0.3) ? std::optional(Tokens(one_of({16, 30}))) : std::nullopt;
+  shared.whole_need = chance(0.5);
+  shared.storage_fetch = {
+      .wait = one_of({FetchWait::best_effort, FetchWait::wait_complete, FetchWait::timeout}),
+      .timeout = for_ms(one_of({1, 50})),
+      .timeout_per_1024_tokens = for_ms(1),
+      .batch = one_of({1, 3, 100})};
+  const std::string eviction = is_tree ? one_of({"lru", "lfu"}) : one_of({"lru", "fifo", "lfu"});
+  HbmTierConfig hbm;
+  hbm.eviction.name = eviction;
+  hbm.block_size = Tokens(block);
+  hbm.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, one_of({2, 4}) * blocks}};
+  system.tiers.hbm = hbm;
+  const std::int64_t behind = stream.index(3);
+  const std::int64_t size = is_tree ? block : block * one_of({1, 1, 2});
+  const auto add = [&](std::optional<TierConfig>& added, std::int64_t capacity, bool is_first) {
+    added = tier(is_tree && is_first ? eviction : one_of({"lru", "fifo"}), true);
+    added->block_size = Tokens(size);
+    const bool on_evict = is_tree && is_first && chance(0.4);
+    added->write = on_evict ? WriteMoment::on_evict : WriteMoment::on_create;
+    BlockTierConfig& kept = added->blocks.emplace();
+    kept.capacity = KvSize{KvSize::Unit::blocks, capacity * blocks * block / size};
+    kept.pool.touch = is_tree ? Touch::end : one_of({Touch::end, Touch::lookup});
+    kept.after_uses = is_tree && !on_evict && is_first && chance(0.3)
+                          ? std::optional(std::int64_t{2})
+                          : std::nullopt;
+    kept.edge.no_room = one_of({NoRoom::evict, NoRoom::skip});
+    kept.edge.promotes = is_tree || chance(0.7);
+    kept.edge.prompts_only = !is_tree && chance(0.5);
+  };
+  if (behind > 0) {
+    add(system.tiers.dram, one_of({3, 10}), true);
+  }
+  if (behind > 1) {
+    add(system.tiers.ssd, one_of({5, 30}), false);
+    if (!is_tree) {
+      // Blocks that come up from the drive must not evict those that the same request has found.
+      system.tiers.dram->eviction.name = "lru";
+      system.tiers.dram->blocks->capacity->count *= 6;
+    }
+  }
+  system.load.wait = !is_tree && chance(0.5) ? LoadWait::request : LoadWait::batch;
+  system.load.buffers = 0;
+  system.save.mode = is_tree || chance(0.7) ? SaveMode::async : SaveMode::blocking;
+  config.hardware.ssd->block = Bytes(kStorageAlignment);
+
+  WorkloadConfig& workload = config.workload;
+  workload.sessions = 20;
+  workload.arrival_rate = PerSecond(one_of({5, 100}));
+  workload.think_time.mean = for_ms(100);
+  workload.generator = Generator::shared_prompts;
+  workload.shared_prompts = {.prompts = one_of({1, 4}),
+                             .tokens_min = Tokens(3),
+                             .tokens_max = Tokens(30),
+                             .popularity_exponent = 1};
+  workload.sharegpt.turns_max = 5;
+  workload.sharegpt.user_tokens_median = 8;
+  workload.sharegpt.assistant_tokens_median = 8;
+  workload.sharegpt.message_cap = Tokens(20);
+  return config;
+}
+
 std::int64_t for_device_configs(std::uint64_t count,
-                                const std::function<void(const RunConfig&)>& check) {
+                                const std::function<void(const RunConfig&)>& check,
+                                RunConfig (*make)(std::uint64_t seed)) {
   const char* const first = std::getenv("KVTIER_TEST_FROM");
   const char* const number = std::getenv("KVTIER_TEST_CONFIGS");
   const std::uint64_t from = first != nullptr ? std::stoull(first) : 1;
@@ -169,7 +256,7 @@ std::int64_t for_device_configs(std::uint64_t count,
     SCOPED_TRACE(fmt::format("random config {}", seed));
     ++ran;
     try {
-      check(random_device_config(seed));
+      check(make(seed));
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
     }
@@ -178,6 +265,12 @@ std::int64_t for_device_configs(std::uint64_t count,
 }
 
 void expect_within_tiers(const KvStore& store, const RunConfig& config) {
+  if (config.system.blocks) {
+    for (const PoolRules& pool : store_rules(config).pools) {
+      EXPECT_LE(store.held(medium_of(pool.name)), pool.capacity * pool.block.value) << pool.name;
+    }
+    return;
+  }
   const TiersConfig& tiers = config.system.tiers;
   const HardwareConfig& hardware = config.hardware;
   const auto expect = [&](Medium medium, bool used, Bytes capacity) {
@@ -190,6 +283,20 @@ void expect_within_tiers(const KvStore& store, const RunConfig& config) {
   expect(Medium::dram, tiers.dram.has_value(), hardware.dram->capacity);
   expect(Medium::cxl, tiers.cxl.has_value(), hardware.cxl ? hardware.cxl->capacity : Bytes(0));
   expect(Medium::ssd, tiers.ssd.has_value(), hardware.ssd->capacity);
+}
+
+void DecisionLines::on_decision(const Decision& d) {
+  lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(d.kind), static_cast<int>(d.tier),
+                       d.key.value, d.tokens.value, d.time.ns, static_cast<int>(d.demand));
+}
+
+void DecisionLines::on_use(EntryKey key, SimTime now) {
+  lines += fmt::format("use {} {}\n", key.value, now.ns);
+}
+
+void DecisionLines::on_block_decision(const BlockDecision& d) {
+  lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(d.kind), static_cast<int>(d.tier),
+                       d.stream, d.begin.value, d.tokens.value, d.time.ns);
 }
 
 void TransferLog::on_transfer(const TransferRecord& t) {

@@ -23,10 +23,24 @@ namespace kvtier::test {
 /// `prompts` prompts of 30 tokens, held once.
 [[nodiscard]] RunConfig crowded_car_config(std::int64_t prompts);
 
+/// A random system of blocks or nodes in HBM, and in up to two tiers behind it, that a device can
+/// run. Sessions begin with shared prompts.
+[[nodiscard]] RunConfig random_block_config(std::uint64_t seed);
+
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from
 /// KVTIER_TEST_FROM on, and says which one failed; returns how many there were.
 std::int64_t for_device_configs(std::uint64_t count,
-                                const std::function<void(const RunConfig&)>& check);
+                                const std::function<void(const RunConfig&)>& check,
+                                RunConfig (*make)(std::uint64_t seed) = random_device_config);
+
+/// Every decision of a run.
+class DecisionLines final : public DecisionObserver {
+ public:
+  void on_decision(const Decision& d) override;
+  void on_use(EntryKey key, SimTime now) override;
+  void on_block_decision(const BlockDecision& d) override;
+  std::string lines;
+};
 
 /// Expects that a device whose turns have ended holds no more than the config's tiers do.
 void expect_within_tiers(const KvStore& store, const RunConfig& config);

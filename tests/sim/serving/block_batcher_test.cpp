@@ -621,7 +621,7 @@ RunConfig random_blocks(std::uint64_t seed) {
   for (TierConfig* tier : {static_cast<TierConfig*>(&*config.system.tiers.hbm),
                            config.system.tiers.dram ? &*config.system.tiers.dram : nullptr}) {
     if (tier != nullptr && !entries && random.index(3) == 0 &&
-        (!tier->blocks || (tier->blocks->retention.empty() && !tier->blocks->bucket))) {
+        (!tier->blocks || (tier->blocks->pool.retention.empty() && !tier->blocks->bucket))) {
       constexpr std::array kPolicies{"mru", "slru", "s3fifo", "arc"};
       tier->eviction.name = kPolicies[static_cast<std::size_t>(random.index(4))];
       tier->admission.name = coin() ? "second_hit" : kAlwaysAdmitted;

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "sim/backend/backend.hpp"
+#include "sim/core/streams.hpp"
+#include "sim/store/decisions.hpp"
+#include "sim/store/rules.hpp"
+
+namespace kvtier {
+
+/// The tokens of blocks, each of `size` tokens, as a piece. Its key is the number of the stream
+/// that no other stream of the run has.
+[[nodiscard]] inline KvPiece piece_of(const Streams& streams, const Stretch& blocks, Tokens size) {
+  return {.key = {streams.birth(blocks.stream)},
+          .first = size * blocks.begin,
+          .count = size * (blocks.end - blocks.begin)};
+}
+/// Tokens [first, end) of a context as pieces of the streams of its blocks. A block belongs to the
+/// stream of its last token.
+[[nodiscard]] std::vector<KvPiece> pieces_of(const Streams& streams, StreamId stream, Tokens first,
+                                             Tokens end, Tokens size);
+
+/// Tells a backend with bytes which blocks come into the pools of a store, and which leave.
+class BlockBytes final : public BlockLog {
+ public:
+  /// All arguments outlive this. `next` is told of all decisions, too; null if there is none.
+  BlockBytes(StoreRules rules, const Streams& streams, Backend& backend, BlockLog* next)
+      : rules_(std::move(rules)), streams_(streams), backend_(backend), next_(next) {}
+
+  /// The request for which the store decides from here on.
+  void set_request(EntryKey request) { request_ = request; }
+
+  void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
+
+ private:
+  void add(DecisionKind kind, std::size_t pool, const Stretch& blocks);
+
+  StoreRules rules_;
+  const Streams& streams_;
+  Backend& backend_;
+  BlockLog* next_;
+  std::optional<EntryKey> request_;
+};
+
+}  // namespace kvtier
