@@ -4,69 +4,25 @@
 #include <deque>
 #include <unordered_map>
 
-#include "sim/backend/backend.hpp"
+#include "sim/backend/forwarding_backend.hpp"
 #include "sim/backend/transfer_observer.hpp"
 
 namespace kvtier {
 
-/// Passes every command on to another backend, and reports each complete transfer to an observer.
-/// It also reports open transfers, whose ends the control plane does not see. It changes no time
-/// and no decision.
-class ObservedBackend final : public Backend {
+/// Reports each complete transfer of another backend to an observer. It also reports open
+/// transfers, whose ends the control plane does not see. It changes no time and no decision.
+class ObservedBackend final : public ForwardingBackend {
  public:
   /// Keeps references to both.
   ObservedBackend(Backend& backend, TransferObserver& observer)
-      : Backend(backend.has_bytes(), backend.wants_contexts()),
-        backend_(backend),
-        observer_(observer) {}
+      : ForwardingBackend(backend), observer_(observer) {}
 
   Completion wait() override;
-  [[nodiscard]] bool pending() const override { return backend_.pending(); }
-  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override;
   [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
                                      Tokens end) override;
-  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  void start_iteration(const IterationCommand& command) override {
-    backend_.start_iteration(command);
-  }
-  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
-  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
-  void stop_decode() override { backend_.stop_decode(); }
-  [[nodiscard]] Bytes in_flight(Medium from, Medium to) const override {
-    return backend_.in_flight(from, to);
-  }
-  [[nodiscard]] SimTime iteration_end(std::int64_t iteration) const override {
-    return backend_.iteration_end(iteration);
-  }
-  void begin_with(EntryKey key, const TurnPrompt& prompt) override {
-    backend_.begin_with(key, prompt);
-  }
-  void decode_next(std::span<const EntryKey> keys) override { backend_.decode_next(keys); }
-  void decode_contexts(std::span<const Tokens> contexts) override {
-    backend_.decode_contexts(contexts);
-  }
-  void end_request(EntryKey key) override { backend_.end_request(key); }
-  void cut(EntryKey key, Tokens kept, Tokens dropped) override { backend_.cut(key, kept, dropped); }
-  void begin_request(EntryKey key, std::span<const KvPiece> context) override {
-    backend_.begin_request(key, context);
-  }
-  void share_blocks(EntryKey key, std::span<const KvPiece> blocks) override {
-    backend_.share_blocks(key, blocks);
-  }
-  void release_request(EntryKey key) override { backend_.release_request(key); }
-  void add_blocks(const BlockCopy& copy) override { backend_.add_blocks(copy); }
-  void remove_blocks(Medium medium, const KvPiece& blocks) override {
-    backend_.remove_blocks(medium, blocks);
-  }
-  void drop_arrivals(std::uint64_t cookie) override { backend_.drop_arrivals(cookie); }
 
  private:
-  void on_resident_prefix(Medium medium, EntryKey key, Tokens tokens) override {
-    backend_.set_resident_prefix(medium, key, tokens);
-  }
-
-  Backend& backend_;
   TransferObserver& observer_;
   struct InFlight {
     TransferRecord record;

@@ -203,7 +203,7 @@ class KvStore {
     Medium medium;
     BlockName name;
     Block block;
-    /// Of the transfer, if it has begun.
+    /// The cookie of the transfer, if it has begun.
     std::uint64_t cookie = 0;
   };
   struct Request {

@@ -284,13 +284,7 @@ void BlockBatcher::launch_if_ready() {
   }
 }
 
-void BlockBatcher::load_prompts() {
-  pieces_.clear();
-  for (const SessionSlot slot : prompts_) {
-    add_loads(1, slot, pieces_);
-  }
-  load_ = move(1, tokens_to_load(), prompts_.front(), kIterationLoad, pieces_);
-}
+void BlockBatcher::load_prompts() { load_ = load(1, tokens_to_load(), prompts_, kIterationLoad); }
 
 Tokens BlockBatcher::tokens_to_load() const {
   Tokens sum;
@@ -352,11 +346,7 @@ bool BlockBatcher::begin_far_load() {
     return false;
   }
   gpu_ = Gpu::waits;
-  pieces_.clear();
-  for (const SessionSlot slot : prompts_) {
-    add_loads(2, slot, pieces_);
-  }
-  static_cast<void>(move(2, far_now_, prompts_.front(), kFarIterationLoad, pieces_));
+  static_cast<void>(load(2, far_now_, prompts_, kFarIterationLoad));
   return true;
 }
 
@@ -682,9 +672,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
     work.loading = true;
     begin_loading(slot);
     if (work.loads_from_behind.value > 0) {
-      pieces_.clear();
-      add_loads(2, slot, pieces_);
-      static_cast<void>(move(2, work.loads_from_behind, slot, kFarLoad | slot, pieces_));
+      static_cast<void>(load(2, work.loads_from_behind, {&slot, 1}, kFarLoad | slot));
     } else {
       start_load(slot);
     }
@@ -802,8 +790,16 @@ TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
                                   .pieces = pieces});
 }
 
-void BlockBatcher::add_loads(std::size_t from, SessionSlot slot,
-                             std::vector<KvPiece>& pieces) const {
+TransferId BlockBatcher::load(std::size_t from, Tokens tokens, std::span<const SessionSlot> slots,
+                              std::uint64_t cookie) {
+  pieces_.clear();
+  for (const SessionSlot slot : slots) {
+    add_loads(from, slot);
+  }
+  return move(from, tokens, slots.front(), cookie, pieces_);
+}
+
+void BlockBatcher::add_loads(std::size_t from, SessionSlot slot) {
   const Work& work = work_[slot];
   if (!backend_.has_bytes() || work.loads.value == 0) [[likely]] {
     return;
@@ -811,7 +807,7 @@ void BlockBatcher::add_loads(std::size_t from, SessionSlot slot,
   const Tokens size(block_tokens_[from]);
   if (from > 1) {
     for (const Stretch& stretch : work.far) {
-      pieces.push_back(piece_of(contexts_.streams(), stretch, size));
+      pieces_.push_back(piece_of(contexts_.streams(), stretch, size));
     }
     return;
   }
@@ -819,7 +815,7 @@ void BlockBatcher::add_loads(std::size_t from, SessionSlot slot,
   for (KvPiece piece :
        pieces_of(contexts_.streams(), prompt_of(slot).stream, first, work.loads_end, size)) {
     piece.turn = request_key(slot);
-    pieces.push_back(piece);
+    pieces_.push_back(piece);
   }
 }
 
@@ -830,9 +826,7 @@ void BlockBatcher::drop_arrivals(std::uint64_t cookie) {
 }
 
 void BlockBatcher::start_load(SessionSlot slot) {
-  pieces_.clear();
-  add_loads(1, slot, pieces_);
-  static_cast<void>(move(1, work_[slot].loads, slot, slot, pieces_));
+  static_cast<void>(load(1, work_[slot].loads, {&slot, 1}, slot));
   drop_arrivals(kFarLoad | slot);
 }
 

@@ -228,8 +228,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// `pieces`: the tokens, if the backend has bytes.
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie, std::span<const KvPiece> pieces);
-  /// Adds the tokens that a request loads from a tier to the one before.
-  void add_loads(std::size_t from, SessionSlot slot, std::vector<KvPiece>& pieces) const;
+  /// The same for the tokens that requests load from a tier to the one before.
+  [[nodiscard]] TransferId load(std::size_t from, Tokens tokens, std::span<const SessionSlot> slots,
+                                std::uint64_t cookie);
+  void add_loads(std::size_t from, SessionSlot slot);
 
   // Calls of the store about a request, which a backend with bytes is told of.
 
@@ -253,7 +255,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   }
   /// Copies that a transfer has brought, and that the store did not take, are not needed.
   void drop_arrivals(std::uint64_t cookie);
-  /// Where blocks are merged, the request uses those that the store has of its first tokens.
+  /// If blocks are merged, the request uses those that the store has of its first tokens.
   void share_merged(SessionSlot slot, Tokens tokens);
   void start_load(SessionSlot slot);
   void end_load(SessionSlot slot);

@@ -7,16 +7,21 @@
 
 namespace kvtier {
 
+EntryPolicies::EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry) {
+  const auto& kind = known_policy(registry.eviction, rules.eviction);
+  eviction = kind.make(rules.eviction_parameters);
+  eviction->on_start(rules.facts);
+  keeps_parts = kind.parts_of_entries;
+  if (filters_admission(rules)) {
+    admission = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
+  }
+}
+
 PolicyOrder::PolicyOrder(const PoolRules& rules, Bytes bytes_per_token,
                          const PolicyRegistry& registry)
     : block_(rules.block),
       block_bytes_(bytes_per_token * rules.block.value),
-      eviction_(known_policy(registry.eviction, rules.eviction).make(rules.eviction_parameters)) {
-  eviction_->on_start(rules.facts);
-  if (filters_admission(rules)) {
-    admission_ = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
-  }
-}
+      policies_(rules, registry) {}
 
 EntryView PolicyOrder::view(std::uint32_t entry) const {
   const Entry& known = entries_[entry];
@@ -50,7 +55,7 @@ std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::i
                                  .inserted = now_,
                                  .used = now_,
                                  .arrival = ++arrivals_});
-  eviction_->on_insert(view(at), now_);
+  policies_.eviction->on_insert(view(at), now_);
   return at;
 }
 
@@ -61,12 +66,12 @@ std::uint32_t PolicyOrder::insert_keyless(std::int64_t blocks) {
 
 void PolicyOrder::hit(std::uint32_t entry) {
   entries_[entry].used = now_;
-  eviction_->on_hit(EntryId{entry}, now_);
+  policies_.eviction->on_hit(EntryId{entry}, now_);
 }
 
 void PolicyOrder::release(std::uint32_t entry) {
   entries_[entry].used = now_;
-  eviction_->on_release(view(entry), now_);
+  policies_.eviction->on_release(view(entry), now_);
 }
 
 std::uint32_t PolicyOrder::split(std::uint32_t entry, EntryKey key, std::int64_t first_blocks) {
@@ -78,7 +83,7 @@ std::uint32_t PolicyOrder::split(std::uint32_t entry, EntryKey key, std::int64_t
   entries_[entry].blocks = first_blocks;
   const std::uint32_t made = make(tail);
   offer(entry, may_leave);
-  eviction_->on_split(view(entry), view(made), now_);
+  policies_.eviction->on_split(view(entry), view(made), now_);
   return made;
 }
 
@@ -86,7 +91,7 @@ void PolicyOrder::remove(std::uint32_t entry) {
   offer(entry, false);
   entries_[entry] = {};
   free_.push(entry);
-  eviction_->on_remove(EntryId{entry}, now_);
+  policies_.eviction->on_remove(EntryId{entry}, now_);
 }
 
 void PolicyOrder::offer(std::uint32_t entry, bool may_leave) {
@@ -98,7 +103,7 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
   const Bytes wanted = block_bytes_ * blocks;
   newcomer_ = newcomer;
   if (wanted > available() ||
-      !VictimSet::choose(*eviction_, {.now = now_, .demand = demand}, wanted)) {
+      !VictimSet::choose(*policies_.eviction, {.now = now_, .demand = demand}, wanted)) {
     return false;
   }
   for (const Victim& victim : victims()) {
@@ -125,8 +130,8 @@ void PolicyOrder::choose_oldest(std::int64_t blocks) {
 }
 
 bool PolicyOrder::may_leave(EntryId victim, Tokens) {
-  return admission_ == nullptr || newcomer_ == nullptr ||
-         admission_->replaces(*newcomer_, entries_[victim.value].key);
+  return policies_.admission == nullptr || newcomer_ == nullptr ||
+         policies_.admission->replaces(*newcomer_, entries_[victim.value].key);
 }
 
 void PolicyOrder::check_invariants() const {
@@ -145,7 +150,7 @@ void PolicyOrder::check_invariants() const {
    private:
     const PolicyOrder& order_;
   };
-  eviction_->check_invariants(Known(*this));
+  policies_.eviction->check_invariants(Known(*this));
 }
 
 }  // namespace kvtier

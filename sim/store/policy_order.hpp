@@ -19,6 +19,17 @@ namespace kvtier {
   return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
 }
 
+/// The policies of a pool, made from the registry. Throws InvariantError if it does not have them.
+struct EntryPolicies {
+  EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry);
+
+  std::unique_ptr<EvictionPolicy> eviction;
+  /// Null: everything is admitted.
+  std::unique_ptr<AdmissionPolicy> admission;
+  /// Victims say themselves how much they keep.
+  bool keeps_parts = false;
+};
+
 /// The policies of one pool, made from the registry. The pool says what an entry is (a block or a
 /// node), which entries may leave, and when they are used. Entries have the lowest numbers that are
 /// free.
@@ -56,14 +67,14 @@ class PolicyOrder final : private VictimSet {
   /// In order. They have to leave one after the other by `remove`.
   [[nodiscard]] std::vector<std::uint32_t> take_chosen() { return std::exchange(chosen_, {}); }
 
-  [[nodiscard]] bool filters() const { return admission_ != nullptr; }
+  [[nodiscard]] bool filters() const { return policies_.admission != nullptr; }
   [[nodiscard]] bool admits(EntryKey key) const {
-    return admission_ == nullptr || admission_->admits(key);
+    return policies_.admission == nullptr || policies_.admission->admits(key);
   }
   /// A request has used or made a block with this key.
   void note_use(EntryKey key) {
-    if (admission_ != nullptr) {
-      admission_->on_use(key);
+    if (policies_.admission != nullptr) {
+      policies_.admission->on_use(key);
     }
   }
   [[nodiscard]] bool is_offered(std::uint32_t entry) const { return offers(EntryId{entry}); }
@@ -89,9 +100,7 @@ class PolicyOrder final : private VictimSet {
 
   Tokens block_;
   Bytes block_bytes_;
-  std::unique_ptr<EvictionPolicy> eviction_;
-  /// Null: everything is admitted.
-  std::unique_ptr<AdmissionPolicy> admission_;
+  EntryPolicies policies_;
   SimTime now_;
   std::uint64_t arrivals_ = 0;
   std::uint64_t keyless_ = 0;

@@ -145,6 +145,8 @@ void describe(V& v, Relief& c) {
           "before a request's write to the tier.");
 }
 
+inline constexpr const char* kAlwaysAdmitted = "always";
+
 struct PoolRules {
   std::string name = "hbm";
   /// In blocks, more than 0.
@@ -167,9 +169,9 @@ struct PoolRules {
   /// Only for blocks.
   std::optional<Relief> relief{};
   /// Chooses what comes in at all; "always" asks no policy.
-  std::string admission = "always";
+  std::string admission = kAlwaysAdmitted;
   PolicyParameters admission_parameters{};
-  /// What the policy may ask.
+  /// Facts that the policy may ask for.
   TierFacts facts{};
   /// KV that was not used for longer leaves. Coming in is a use.
   std::optional<SimDuration> ttl{};
@@ -398,7 +400,7 @@ struct StoreRules : SharingRules {
 
 /// Whether an admission policy chooses what comes into the pool.
 [[nodiscard]] inline bool filters_admission(const PoolRules& pool) {
-  return pool.admission != "always";
+  return pool.admission != kAlwaysAdmitted;
 }
 
 /// Whether a pool of blocks or nodes orders what leaves by itself. Else its policies are those of

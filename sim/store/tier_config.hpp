@@ -48,7 +48,6 @@ constexpr auto enum_names(SaveMode) {
   return std::array{std::pair{"async", SaveMode::async}, std::pair{"blocking", SaveMode::blocking}};
 }
 
-inline constexpr const char* kAlwaysAdmitted = "always";
 inline constexpr const char* kNoPrefetch = "none";
 
 /// Files that drives keep blocks in: one leaves as a whole.

@@ -7,16 +7,6 @@
 
 namespace kvtier {
 
-EntryPolicies::EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry) {
-  const auto& kind = known_policy(registry.eviction, rules.eviction);
-  eviction = kind.make(rules.eviction_parameters);
-  eviction->on_start(rules.facts);
-  keeps_parts = kind.parts_of_entries;
-  if (rules.admission != "always") {
-    admission = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
-  }
-}
-
 EntryPool::EntryPool(const PoolRules& rules, Bytes bytes_per_token, std::int64_t puts_wanted,
                      const PolicyRegistry& registry)
     : rules_(rules),

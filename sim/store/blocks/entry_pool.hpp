@@ -18,18 +18,6 @@
 
 namespace kvtier {
 
-/// The policies of a pool of entries, made from the registry. Throws InvariantError if it does not
-/// have them.
-struct EntryPolicies {
-  EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry);
-
-  std::unique_ptr<EvictionPolicy> eviction;
-  /// Null: everything is admitted.
-  std::unique_ptr<AdmissionPolicy> admission;
-  /// Victims say themselves how much they keep.
-  bool keeps_parts = false;
-};
-
 /// One pool's extents as the entries that an EvictionPolicy chooses from. With
 /// EvictionUnit::sequence a stream has one entry, from its first own block on; with tail, an entry
 /// is split where a request uses a part of it, and grows by what comes in beside it.

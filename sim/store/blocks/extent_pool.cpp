@@ -445,14 +445,7 @@ void ExtentPool::leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims) 
   if (is_keyless(gone)) {
     return;
   }
-  --resident_;
-  victims.push_back({gone.stream, gone.begin, gone.end, gone.first});
-  if (!gone.hidden) {
-    tell_removed(gone.stream, gone.begin, gone.end);
-  }
-  if (!hidden_.empty()) {
-    uncover(gone.stream, gone.begin, gone.end);
-  }
+  add_victim({gone.stream, gone.begin, gone.end, gone.first}, gone.hidden, victims);
   refresh_before(gone.stream, gone.begin);
 }
 
@@ -460,11 +453,8 @@ template <class Visit>
 void ExtentPool::for_each_class(const BlockRun& run, Visit visit) const {
   if (is_ranked()) {
     for (BlockRun rest = run; rest.size() > 0;) {
-      BlockRun block = rest;
-      (rest.first == End::tail ? rest.end : rest.begin) += rest.first == End::tail ? -1 : 1;
-      (rest.first == End::tail ? block.begin : block.end) =
-          rest.first == End::tail ? rest.end : rest.begin;
-      visit(block);
+      const std::int64_t block = rest.first == End::tail ? --rest.end : rest.begin++;
+      visit(BlockRun{rest.stream, block, block + 1, rest.first});
     }
     return;
   }
@@ -886,15 +876,19 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
       ghosts.evict(ghosts.used() - rules_.capacity, forgotten);
     }
     if (!keyless) {
-      resident_ -= part;
-      victims.push_back(run);
-      if (!hidden) {
-        tell_removed(run.stream, run.begin, run.end);
-      }
-      if (!hidden_.empty()) [[unlikely]] {
-        uncover(run.stream, run.begin, run.end);
-      }
+      add_victim(run, hidden, victims);
     }
+  }
+}
+
+void ExtentPool::add_victim(const BlockRun& run, bool hidden, std::vector<BlockRun>& victims) {
+  resident_ -= run.size();
+  victims.push_back(run);
+  if (!hidden) {
+    tell_removed(run.stream, run.begin, run.end);
+  }
+  if (!hidden_.empty()) [[unlikely]] {
+    uncover(run.stream, run.begin, run.end);
   }
 }
 

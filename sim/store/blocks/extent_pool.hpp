@@ -23,7 +23,7 @@ namespace kvtier {
 /// number of extents, never on that of blocks. Blocks are found by position; a second copy of a
 /// block is found when the earlier ones have left.
 ///
-/// Where policies of the registry choose, an extent is one block, and an entry of the policy. It
+/// If policies of the registry choose, an extent is one block, and an entry of the policy. It
 /// enters the policy's order when a request that computed it lets it go, or another one finds it.
 class ExtentPool {
  public:
@@ -354,12 +354,14 @@ class ExtentPool {
 
   /// The policy learns of a block, if it does not know it.
   void learn(std::uint32_t at);
-  /// What may leave has changed: it, or where only leaves leave the block before it.
+  /// Tells the policy whether it may leave, and whether the block before it may (leaves_only).
   void refresh(std::uint32_t at);
   void refresh_before(StreamId stream, std::int64_t block);
   void use_ranked(std::uint32_t at);
   void let_go_ranked(std::uint32_t at);
   void evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims);
+  /// Blocks with keys have left to make room.
+  void add_victim(const BlockRun& run, bool hidden, std::vector<BlockRun>& victims);
   void leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims);
 
   /// An extent that is not in the order goes to the place.

@@ -1123,7 +1123,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         written.push_back(run);
       }
     });
-    // What takes time is written on when it has arrived.
+    // A block whose move takes time is written on when it has arrived.
     for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
       if (relieves_before_writes(i) &&
           (i == 1 || rules_.edges[i - 1].write == Write::with_compute)) {

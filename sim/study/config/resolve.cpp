@@ -273,8 +273,8 @@ ModelConfig read_model(const Json& json, const std::string& pointer, Problems& p
   return model;
 }
 
-/// The size in which KV is copied: a chunk of 32 tokens of one layer on one of `gpus`. That is the
-/// unit of Pensieve (arXiv 2312.05516), section 4.2, and of CaR; runs of whole entries are longer.
+/// The size in which KV is copied: 32 tokens of one layer on one of `gpus`. An assumption: runs are
+/// at least a block of 16 tokens, and at most a whole entry.
 /// nullopt if the model cannot be read; its errors are reported elsewhere.
 std::optional<Bytes> kv_piece(const Json& root, std::int64_t gpus) {
   const auto found = root.find("model");

@@ -7,6 +7,7 @@
 
 #include "hw/device/cpu_device.hpp"
 #include "hw/timing/roofline.hpp"
+#include "sim/backend/forwarding_backend.hpp"
 #include "sim/device/lock_step_backend.hpp"
 #include "sim/serving/simulate.hpp"
 #include "tests/sim/device/support.hpp"
@@ -80,19 +81,12 @@ TEST(LockStep, MovesEveryByteOfRandomSystemsOfBlocks) {
 }
 
 /// A backend that loses one thing that the control plane tells another one.
-class Forgetful final : public Backend {
+class Forgetful final : public ForwardingBackend {
  public:
   enum class Loses : std::uint8_t { nothing, transfers, use };
 
-  Forgetful(Backend& backend, Loses loses) : Backend(true), backend_(backend), loses_(loses) {}
+  Forgetful(Backend& backend, Loses loses) : ForwardingBackend(backend), loses_(loses) {}
 
-  Completion wait() override {
-    const Completion completion = backend_.wait();
-    now_ = backend_.now();
-    return completion;
-  }
-  [[nodiscard]] bool pending() const override { return backend_.pending(); }
-  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override {
     TransferCommand told = command;
     if (loses_ == Loses::transfers && ++calls_ == 3) {
@@ -100,39 +94,14 @@ class Forgetful final : public Backend {
     }
     return backend_.start_transfer(told);
   }
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
-                                     Tokens end) override {
-    return backend_.extend_transfer(transfer, bytes, first, end);
-  }
-  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  void start_iteration(const IterationCommand& command) override {
-    backend_.start_iteration(command);
-  }
-  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
-  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
-  void stop_decode() override { backend_.stop_decode(); }
-  void decode_next(std::span<const EntryKey> keys) override { backend_.decode_next(keys); }
-  void end_request(EntryKey key) override { backend_.end_request(key); }
-  void begin_request(EntryKey key, std::span<const KvPiece> context) override {
-    backend_.begin_request(key, context);
-  }
-  void share_blocks(EntryKey key, std::span<const KvPiece> blocks) override {
-    backend_.share_blocks(key, blocks);
-  }
-  void release_request(EntryKey key) override { backend_.release_request(key); }
   void add_blocks(const BlockCopy& copy) override {
     backend_.add_blocks(copy);
     if (loses_ == Loses::use && copy.to == Medium::hbm && ++calls_ == 5) {
       backend_.remove_blocks(copy.to, copy.blocks);
     }
   }
-  void remove_blocks(Medium medium, const KvPiece& blocks) override {
-    backend_.remove_blocks(medium, blocks);
-  }
-  void drop_arrivals(std::uint64_t cookie) override { backend_.drop_arrivals(cookie); }
 
  private:
-  Backend& backend_;
   Loses loses_;
   int calls_ = 0;
 };

@@ -11,6 +11,7 @@
 
 #include "hw/timing/timing_model.hpp"
 #include "policies/registry.hpp"
+#include "sim/backend/forwarding_backend.hpp"
 #include "sim/backend/simulated_backend.hpp"
 #include "sim/core/rng.hpp"
 #include "sim/serving/config.hpp"
@@ -258,18 +259,11 @@ struct ScriptedRun {
   }
 };
 
-/// Passes everything on, and adds up what is moved between the media.
-class CountingBackend final : public Backend {
+/// Adds up the bytes that another backend moves between the media.
+class CountingBackend final : public ForwardingBackend {
  public:
-  explicit CountingBackend(Backend& backend) : backend_(backend) {}
+  explicit CountingBackend(Backend& backend) : ForwardingBackend(backend) {}
 
-  Completion wait() override {
-    const Completion completion = backend_.wait();
-    now_ = backend_.now();
-    return completion;
-  }
-  [[nodiscard]] bool pending() const override { return backend_.pending(); }
-  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
   TransferId start_transfer(const TransferCommand& command) override {
     const TransferId id = backend_.start_transfer(command);
     paths_[id.value] = {command.from, command.to};
@@ -284,20 +278,11 @@ class CountingBackend final : public Backend {
     moved(paths_[transfer.value].first, paths_[transfer.value].second) += bytes;
     return true;
   }
-  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  void start_iteration(const IterationCommand& command) override {
-    backend_.start_iteration(command);
-  }
-  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
-  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
-  void stop_decode() override { backend_.stop_decode(); }
-
   [[nodiscard]] Bytes& moved(Medium from, Medium to) {
     return moved_[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
   }
 
  private:
-  Backend& backend_;
   std::map<std::uint32_t, std::pair<Medium, Medium>> paths_;
   std::array<std::array<Bytes, kMedia>, kMedia> moved_{};
 };

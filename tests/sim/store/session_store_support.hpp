@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "sim/backend/forwarding_backend.hpp"
 #include "sim/serving/store_rules.hpp"
 #include "sim/store/sessions/session_store.hpp"
 #include "tests/sim/serving/support.hpp"
@@ -67,32 +68,12 @@ class RunningOne final : public RunningView {
 };
 
 /// The simulated backend, and the contents of each medium according to the manager.
-class HeldBackend final : public Backend {
+class HeldBackend final : public ForwardingBackend {
  public:
   HeldBackend(const HardwareConfig& hardware, const TimingModel& timing)
-      : Backend(true), backend_(hardware, kLayers, timing, DecodeStepping::closed_form) {}
+      : ForwardingBackend(simulated_, true, false),
+        simulated_(hardware, kLayers, timing, DecodeStepping::closed_form) {}
 
-  Completion wait() override {
-    const Completion completion = backend_.wait();
-    now_ = backend_.now();
-    return completion;
-  }
-  [[nodiscard]] bool pending() const override { return backend_.pending(); }
-  void set_timer(SimTime at, std::uint64_t payload) override { backend_.set_timer(at, payload); }
-  TransferId start_transfer(const TransferCommand& command) override {
-    return backend_.start_transfer(command);
-  }
-  [[nodiscard]] bool extend_transfer(TransferId transfer, Bytes bytes, Tokens first,
-                                     Tokens end) override {
-    return backend_.extend_transfer(transfer, bytes, first, end);
-  }
-  void start_prefill(const PrefillCommand& command) override { backend_.start_prefill(command); }
-  void start_iteration(const IterationCommand& command) override {
-    backend_.start_iteration(command);
-  }
-  [[nodiscard]] IterationTime iteration_time() const override { return backend_.iteration_time(); }
-  void start_decode(const DecodeCommand& command) override { backend_.start_decode(command); }
-  void stop_decode() override { backend_.stop_decode(); }
   void cut(EntryKey key, Tokens kept, Tokens dropped) override {
     for (Tokens& held : held_[key]) {
       held = Truncation{.kept = kept, .dropped = dropped}.left_of(held);
@@ -110,7 +91,7 @@ class HeldBackend final : public Backend {
   }
 
  private:
-  SimulatedBackend backend_;
+  SimulatedBackend simulated_;
   std::map<EntryKey, std::array<Tokens, kMedia>> held_;
 };
 
