@@ -73,8 +73,9 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
                            .share = 0.1 * static_cast<double>(random.index(4)),
                            .in_background = i == 0 || coin(random)};
     }
-    if (rules.requests_in_first && i > 1 && rules.edges[i - 1].write == Write::with_compute &&
-        !rules.edges[i - 1].exclusive && random.index(4) > 0) {
+    if (rules.requests_in_first && i > 1 && random.index(4) == 0) {
+      rules.edges[i - 1].write = Write::with_compute;
+      rules.edges[i - 1].exclusive = false;
       rules.edges[i - 1].frequency =
           FrequencyFilter{.least = 1 + random.index(4),
                           .forget_every = SimDuration(5 + random.index(60)),
