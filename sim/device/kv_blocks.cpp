@@ -114,10 +114,14 @@ void KvStore::share_blocks(EntryKey request, std::span<const KvPiece> blocks) {
 
 std::vector<KvStore::Arrival>::iterator KvStore::arrival_of(Medium medium, const BlockName& name,
                                                             bool has_begun) {
-  return std::ranges::find_if(arrivals_, [&](const Arrival& arrival) {
+  const auto is_it = [&](const Arrival& arrival) {
     return arrival.medium == medium && arrival.name == name &&
            arrival.block.source.empty() == has_begun;
+  };
+  const auto arrived = std::ranges::find_if(arrivals_, [&](const Arrival& arrival) {
+    return arrival.block.has_arrived && is_it(arrival);
   });
+  return arrived != arrivals_.end() ? arrived : std::ranges::find_if(arrivals_, is_it);
 }
 
 std::vector<std::int32_t> KvStore::slots_of_blocks(Medium medium, const KvPiece& piece,
@@ -129,13 +133,16 @@ std::vector<std::int32_t> KvStore::slots_of_blocks(Medium medium, const KvPiece&
     const std::int64_t first = at / size * size;
     const std::int64_t count = std::min(end, first + size) - at;
     const BlockName name{piece.key, first};
-    if (const auto found = blocks(medium).find(name); found != blocks(medium).end()) {
+    const auto found = blocks(medium).find(name);
+    const auto arrival = arrival_of(medium, name, true);
+    const bool is_here = found != blocks(medium).end();
+    const bool has_arrived = arrival != arrivals_.end() && arrival->block.has_arrived;
+    if (is_here && (medium == Medium::hbm || found->second.front().has_arrived || !has_arrived)) {
       append(slots, part(found->second.front().slots, at - first, count));
     } else if (request != nullptr && medium == Medium::hbm) {
       lengthen(*request, at + count);
       append(slots, part(request->slots, at, count));
     } else {
-      const auto arrival = arrival_of(medium, name, true);
       KVTIER_ASSERT(arrival != arrivals_.end(), "only blocks that are there are used");
       append(slots, part(arrival->block.slots, at - first, count));
     }
@@ -245,16 +252,19 @@ std::vector<std::int32_t> KvStore::begin_blocks(const TransferCommand& command, 
     }
     for_each_block(move.to, piece, [&](const BlockName& name) {
       const KvPiece block{.key = name.first, .first = Tokens(name.second), .count = size};
+      const auto waits = [&](const Block& there) {
+        return !there.source.empty() && there.from == move.from;
+      };
       const auto read_source = [&](Block& there) {
-        KVTIER_ASSERT(there.from == move.from, "a block comes from where it was found");
         add(block, there.source, there.slots);
         append(kept, std::exchange(there.source, {}));
       };
       const auto found = blocks(move.to).find(name);
-      if (const auto gone = arrival_of(move.to, name, false); gone != arrivals_.end()) {
+      if (const auto gone = arrival_of(move.to, name, false);
+          gone != arrivals_.end() && waits(gone->block)) {
         gone->cookie = command.cookie;
         read_source(gone->block);
-      } else if (found != blocks(move.to).end() && !found->second.front().source.empty()) {
+      } else if (found != blocks(move.to).end() && waits(found->second.front())) {
         read_source(found->second.front());
       } else {
         arrivals_.push_back({.medium = move.to,
@@ -266,6 +276,28 @@ std::vector<std::int32_t> KvStore::begin_blocks(const TransferCommand& command, 
     });
   }
   return kept;
+}
+
+void KvStore::end_blocks(const KvMove& move) {
+  if (!has_blocks() || move.to == Medium::hbm) {
+    return;
+  }
+  std::size_t at = 0;
+  for (const KvPiece& piece : move.pieces) {
+    const BlockName name{piece.key, piece.first.value};
+    const auto arrive = [&](Block& block) {
+      block.has_arrived = block.has_arrived || block.slots.front() == move.to_slots[at];
+    };
+    if (const auto found = blocks(move.to).find(name); found != blocks(move.to).end()) {
+      arrive(found->second.front());
+    }
+    for (Arrival& arrival : arrivals_) {
+      if (arrival.medium == move.to && arrival.name == name) {
+        arrive(arrival.block);
+      }
+    }
+    at += static_cast<std::size_t>(piece.count.value);
+  }
 }
 
 }  // namespace kvtier

@@ -658,6 +658,7 @@ void KvStore::inherit_checksums(const KvMove& move) {
 
 void KvStore::end(const KvMove& move) {
   const std::lock_guard lock(mutex_);
+  end_blocks(move);
   give_back(move.from, move.from_slots);
   give_back(move.to, move.to_slots);
 }

@@ -195,6 +195,8 @@ class KvStore {
     /// Slots that its transfer, which has not begun, will read.
     Medium from = Medium::hbm;
     std::vector<std::int32_t> source{};
+    /// Behind HBM: its transfer has ended.
+    bool has_arrived = false;
   };
   /// A stream, and the position of the block's first token.
   using BlockName = std::pair<EntryKey, std::int64_t>;
@@ -260,6 +262,7 @@ class KvStore {
   /// and are now kept by it.
   [[nodiscard]] std::vector<std::int32_t> begin_blocks(const TransferCommand& command,
                                                        KvMove& move);
+  void end_blocks(const KvMove& move);
   [[nodiscard]] bool is_used(const Block& block, std::int64_t first) const;
 
   /// Number of entries that hold each slot.

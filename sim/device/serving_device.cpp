@@ -51,13 +51,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
              fmt::format("/system/tiers/{}/inclusive", name).c_str(),
              "on a device blocks stay in a tier when a faster one takes them");
     });
-    const std::optional<TierConfig>& behind =
-        system.tiers.dram ? system.tiers.dram : system.tiers.cxl;
-    refuse(unit == EvictionUnit::block && system.tiers.count() > 2 && behind->blocks &&
-               behind->blocks->pool.touch == Touch::lookup && behind->eviction.name != "lru",
-           system.tiers.dram ? "/system/tiers/dram/eviction" : "/system/tiers/cxl/eviction",
-           "on a device lru, if uses count at the look-up: blocks that come up from the next tier "
-           "may evict those that the same request has found");
   }
   refuse(load_wait(system) == LoadWait::request && !system.blocks, "/system/load/wait",
          "on a device the batch waits for loads");

@@ -219,12 +219,10 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     if (first) {
       refuse(blocks.after_uses.has_value(), pointer + "/blocks/after_uses",
              "\"none\" for the fastest tier: nothing is above it");
-      for (const auto& [wrong, key] :
-           {std::pair{blocks.edge.least_priority > 0, "least_priority"},
-            std::pair{blocks.edge.frequency.has_value(), "frequency"},
-            std::pair{blocks.edge.least_load.value > 0, "least_load"},
-            std::pair{blocks.edge.most_in_flight < 1, "most_in_flight"}}) {
-        refuse(wrong, fmt::format("{}/blocks/{}", pointer, key),
+      const Json defaults = write_value(EdgeRules{});
+      const Json set = write_value(blocks.edge);
+      for (const auto& [key, value] : set.items()) {
+        refuse(value != defaults[key], fmt::format("{}/blocks/{}", pointer, key),
                "its default for the fastest tier: nothing is above it");
       }
     }

@@ -479,8 +479,8 @@ class ExtentStore final : public Store, private OffloadCalls {
           const Tokens end = std::max(Tokens(found.end * size), begin);
           with.by_pool[found.pool] += end - begin;
           with.waits = with.waits || is_on_its_way(stretch.stream, at, found);
-          if (found.pool > 1 && log_.is_set()) [[unlikely]] {
-            with.far.push_back({stretch.stream, at, found.end});
+          if (found.pool > 1 && begin < end && log_.is_set()) [[unlikely]] {
+            with.far.push_back({stretch.stream, std::max(at, first.value / size), found.end});
           }
           at = found.end;
           places.push_back(found);
@@ -1024,7 +1024,6 @@ class ExtentStore final : public Store, private OffloadCalls {
   void load(Request& request, const Match& match) {
     const std::int64_t size = size_behind();
     const std::int64_t begin = match.by_pool[0].value / size;
-    const std::int64_t end = match.tokens.value / size;
     if (!offloads_) {
       request.offered.next = request.found_behind;
       path_.swap(behind_);
@@ -1038,58 +1037,67 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (match.tokens == match.by_pool[0]) {
       return;
     }
-    promote(request);
-    const auto first = static_cast<std::ptrdiff_t>(request.loads.size());
     request.loaded = match.tokens;
     if (offloads_) {
-      request.offered.next = end;
+      request.offered.next = match.tokens.value / size;
     }
-    for (const Stretch& stretch : behind_) {
-      const BlockRun run{stretch.stream, std::max(begin, stretch.begin), std::min(end, stretch.end),
-                         End::head};
-      // Blocks that found no room there on their way from a slower pool do not stay.
-      for_each_piece(*pools_[1], run, [&](const Piece& piece) {
-        if (piece.present) {
-          request.loads.push_back({1, 1, {run.stream, piece.begin, piece.end, End::head}});
-        }
-      });
-      if (offloads_ && run.begin < run.end) {
-        note_reuse(request.offered, run);
-      }
-    }
-    for (auto load = request.loads.begin() + first; load != request.loads.end(); ++load) {
-      pools_[1]->begin_load(load->run);
+    promote(request, begin);
+    if (offloads_) {
+      for_each_place(request, begin,
+                     [&](std::size_t, const BlockRun& run) { note_reuse(request.offered, run); });
     }
     if (!rules_.loads_alone) {
       publish(request, match.tokens);
     }
   }
-  /// Blocks that were found behind the second pool come nearer. Where moves take time, they are
-  /// read there until the request's loads have ended.
-  void promote(Request& request) {
-    std::int64_t at =
-        request.places.empty() || !offloads_ ? 0 : request.found * block() / size_behind();
-    std::vector<std::pair<std::size_t, BlockRun>> runs;
-    std::int64_t wanted = 0;
+  /// Visits what is loaded from behind the first pool, from this block on, and the pool in which it
+  /// was found.
+  template <class Visit>
+  void for_each_place(const Request& request, std::int64_t begin, Visit visit) const {
+    std::int64_t at = begin;
     for (const Found& place : request.places) {
-      const std::size_t to = std::max<std::size_t>(1, target(place.pool));
       for (const Stretch& stretch : behind_) {
         const BlockRun run{stretch.stream, std::max(at, stretch.begin),
                            std::min(place.end, stretch.end), End::head};
-        if (run.begin >= run.end) {
-          continue;
-        }
-        if (place.pool > 1 && rules_.edges[place.pool - 1].timed) {
-          request.loads.push_back({place.pool, to, run});
-          pools_[place.pool]->begin_load(run);
-        }
-        if (to < place.pool) {
-          runs.emplace_back(to, run);
-          wanted += to == 1 ? run.size() : 0;
+        if (run.begin < run.end) {
+          visit(place.pool, run);
         }
       }
-      at = place.end;
+      at = std::max(at, place.end);
     }
+  }
+  void begin_load(Request& request, const Load& load) {
+    request.loads.push_back(load);
+    pools_[load.pool]->begin_load(load.run);
+  }
+  /// What the second pool has is read there.
+  void load_from_second(Request& request, const BlockRun& run) {
+    for_each_piece(*pools_[1], run, [&](const Piece& piece) {
+      if (piece.present) {
+        begin_load(request, {1, 1, {run.stream, piece.begin, piece.end, run.first}});
+      }
+    });
+  }
+  /// Blocks that were found behind the second pool come nearer, and evict none that were found in
+  /// it. Where moves take time, they are read there until the request's loads have ended. Blocks
+  /// that find no room in the second pool, or leave it for others of them, do not stay.
+  void promote(Request& request, std::int64_t begin) {
+    std::vector<std::pair<std::size_t, BlockRun>> runs;
+    std::int64_t wanted = 0;
+    for_each_place(request, begin, [&](std::size_t pool, const BlockRun& run) {
+      if (pool == 1) {
+        load_from_second(request, run);
+        return;
+      }
+      const std::size_t to = std::max<std::size_t>(1, target(pool));
+      if (rules_.edges[pool - 1].timed) {
+        begin_load(request, {pool, to, run});
+      }
+      if (to < pool) {
+        runs.emplace_back(to, run);
+        wanted += to == 1 ? run.size() : 0;
+      }
+    });
     std::int64_t left = make_room_for_write(1, wanted);
     for (auto& [to, run] : runs) {
       const BlockRun fits = to == 1 ? cut_off(run, std::min(left, run.size())) : run;
@@ -1102,6 +1110,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       promotes_to_ = 0;
       promoting_ = nullptr;
     }
+    for_each_place(request, begin, [&](std::size_t pool, const BlockRun& run) {
+      if (pool > 1) {
+        load_from_second(request, run);
+      }
+    });
   }
 
   /// How many blocks of the pool behind the request's computed tokens may fill.

@@ -1021,11 +1021,23 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const auto comes_to = [&](std::size_t i) {
       return std::min(places[i], std::max<std::size_t>(1, target(places[i])));
     };
+    const auto begin = static_cast<std::size_t>(match.by_pool[0].value / size_behind().value);
+    const auto load_from_second = [&](std::size_t i) {
+      if (Block* here = pools_[1]->find(keys[i])) {
+        begin_load(1, here);
+        request.loads.push_back({1, 1, here, keys[i]});
+      }
+    };
+    for (std::size_t i = begin; i < end; ++i) {
+      if (places[i] == 1) {
+        load_from_second(i);
+      }
+    }
     std::int64_t wanted = 0;
-    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       wanted += comes_to(i) == 1 && places[i] > 1 ? 1 : 0;
     }
-    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       if (places[i] > 1 && rules_.edges[places[i] - 1].timed) {
         Block* here = pools_[places[i]]->find(keys[i]);
         begin_load(places[i], here);
@@ -1033,7 +1045,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     std::int64_t room = make_room_for_write(1, wanted);
-    for (std::size_t i = first_behind(match.by_pool[0]); i < end; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const std::size_t to = comes_to(i);
       if (to < places[i] && (to > 1 || room-- > 0)) {
         const std::int64_t before = counters_[to].inserted;
@@ -1049,11 +1061,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       request.offered.next = static_cast<std::int64_t>(end);
     }
     request.loaded = match.tokens;
-    for (auto i = static_cast<std::size_t>(match.by_pool[0].value / size_behind().value); i < end;
-         ++i) {
-      if (Block* here = pools_[1]->find(keys[i])) {
-        begin_load(1, here);
-        request.loads.push_back({1, 1, here, keys[i]});
+    for (std::size_t i = begin; i < end; ++i) {
+      if (places[i] > 1) {
+        load_from_second(i);
       }
       if (offloads()) {
         note_reuse(request.offered, keys[i], static_cast<std::int64_t>(i));

@@ -217,11 +217,6 @@ RunConfig random_block_config(std::uint64_t seed) {
   }
   if (behind > 1) {
     add(system.tiers.ssd, one_of({5, 30}), false);
-    if (!is_tree) {
-      // Blocks that come up from the drive must not evict those that the same request has found.
-      system.tiers.dram->eviction.name = "lru";
-      system.tiers.dram->blocks->capacity->count *= 6;
-    }
   }
   system.load.wait = !is_tree && chance(0.5) ? LoadWait::request : LoadWait::batch;
   system.load.buffers = 0;

@@ -389,6 +389,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     // Requests that run take its blocks.
     HbmTierConfig hbm;
     static_cast<TierConfig&>(hbm) = next_tier();
+    hbm.blocks->edge = {};
     hbm.blocks->pool.touch = Touch::end;
     hbm.blocks->pool.lease = SimDuration(0);  // it would leave no room
     if (config.system.blocks->unit == EvictionUnit::block && random.index(2) == 0) {
@@ -426,6 +427,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     }
   } else {
     config.system.tiers.dram = next_tier();
+    config.system.tiers.dram->blocks->edge = {};
   }
   config.hardware.cxl = CxlConfig{.capacity = Bytes(1000000), .price = {}, .bandwidth = {}};
   set_rates(config.hardware.cxl->bandwidth, limits(5e5, 5e5, 1e6));
