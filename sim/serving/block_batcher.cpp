@@ -278,7 +278,10 @@ void BlockBatcher::launch_if_ready() {
   settle();
   if (has_memory && saving_ == 0) {
     launch();
-  } else if (has_memory && loads_beside_writes_ && !load_began_ && tokens_to_load().value > 0) {
+    return;
+  }
+  is_delayed_ = true;
+  if (has_memory && loads_beside_writes_ && !load_began_ && tokens_to_load().value > 0) {
     load_began_ = true;
     load_prompts();
   }
@@ -296,6 +299,7 @@ Tokens BlockBatcher::tokens_to_load() const {
 
 void BlockBatcher::launch() {
   planned_ = false;
+  const bool was_delayed = std::exchange(is_delayed_, false);
   parts_.clear();
   keys_.clear();
   loaded_now_ = tokens_to_load();
@@ -329,7 +333,8 @@ void BlockBatcher::launch() {
     backend_.start_decode({.batch = decoding_,
                            .context = context_,
                            .iterations = iterations_within_room(least.value)});
-  } else if (some_left_ || !begun_.empty()) {
+  } else if (some_left_ || !begun_.empty() || was_delayed) {
+    // A request whose load has ended during the delay joins the next plan.
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
   } else if (has_candidate() && lacks_room_ && is_idle()) {

@@ -392,6 +392,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool about_to_schedule_ = false;
   /// It is, and waits for the copies and saves that make room for it.
   bool planned_ = false;
+  /// It has waited for them at least once.
+  bool is_delayed_ = false;
   bool some_left_ = false;
   bool lacks_room_ = false;
   std::vector<SessionSlot> prompts_;

@@ -191,6 +191,18 @@ TEST(AllSystems, FindOnASlowDriveWhatItHasWritten) {
   }
 }
 
+// An iteration without work waits for copies. The next one is planned when they have ended.
+TEST(AllSystems, GoOnAfterAnIterationThatOnlyWaitsForCopies) {
+  const RunConfig config = config_of(
+      "vllm_cpu_offload",
+      {"/model=llama2-13b", "/model/context_window=2048tokens", "/serving/kv_memory=4GiB",
+       "/hardware/dram/capacity=64GiB", "/hardware/links/pcie/to_host=0.01GB/s",
+       "/workload/sessions=16", "/workload/arrival_rate=1/s", "/workload/think_time/mean=20s",
+       "/workload/warmup_turns=0", "/workload/measure=all"});
+  const Json result = simulate(config, builtin_policies());
+  EXPECT_EQ(result["metrics"]["turns"], result["workload"]["turns"]);
+}
+
 TEST(AllSystems, CountHitsOfTheTableAndOfTheJsonInTheSameTiers) {
   for (const std::string& system : presets().names("systems")) {
     const RunConfig config = config_of(
