@@ -698,7 +698,7 @@ bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   return true;
 }
 
-void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match match) {
+void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& match) {
   Work& work = work_[slot];
   work.id = id;
   work.known = true;
@@ -930,11 +930,16 @@ void BlockBatcher::offer_all() {
 }
 
 void BlockBatcher::take_copies() {
+  if (tiers_.size() == 1) {
+    return;
+  }
+  bool later = false;
   for (const Copy& copy : store_->take_copies()) {
     if (copy.pool == 1 && store_->offloads()) {
       begun_.push_back(copy);
     } else if (copy.pool > 1 && !copy.waits) {
       later_writes_[copy.pool].waiting.push_back(copy);
+      later = true;
     } else {
       start_copy(copy);
     }
@@ -948,7 +953,9 @@ void BlockBatcher::take_copies() {
     awaited_.insert(id);
     begin_save();
   }
-  begin_later_writes();
+  if (later) {
+    begin_later_writes();
+  }
 }
 
 void BlockBatcher::start_copies() {
@@ -1122,7 +1129,8 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   const Tokens computed = work.computed + Tokens(iterations);
   // A decode is as long as the free blocks last.
   take(slot, computed);
-  const bool fills_block = computed.value / block_ > work.computed.value / block_;
+  const Tokens end = work.held_blocks_end;
+  const bool fills_block = (computed < end ? end - Tokens(block_) : end) > work.computed;
   work.computed = computed;
   // A tree takes a response at its end.
   if (fills_block && !is_tree_) {
@@ -1146,25 +1154,24 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
   }
   const FreeBlocks free = store_->free_blocks();
   const std::int64_t available = writes_back_ ? free.empty : free.available;
-  const auto taken = [&](std::int64_t iterations) {
-    std::int64_t sum = 0;
-    for (const SessionSlot slot : running_) {
-      const Work& work = work_[slot];
-      const Tokens more = work.computed + Tokens(iterations) - work.held_blocks_end;
-      sum += work.decodes_now && more.value > 0 ? blocks(more) : 0;
-    }
-    return sum;
-  };
-  if (taken(most) <= available) {
+  // Each request takes one in every block_ iterations, the first one when its last block is full.
+  const std::int64_t rounds = available / decoding_ * block_;
+  if (rounds >= most) {
     return most;
   }
-  std::int64_t fits = 1;
-  std::int64_t exceeds = most;
-  while (exceeds - fits > 1) {
-    const std::int64_t middle = fits + (exceeds - fits) / 2;
-    (taken(middle) <= available ? fits : exceeds) = middle;
+  take_after_.assign(static_cast<std::size_t>(block_) + 1, 0);
+  for (const SessionSlot slot : running_) {
+    const Work& work = work_[slot];
+    if (work.decodes_now) {
+      ++take_after_.at(static_cast<std::size_t>((work.held_blocks_end - work.computed).value));
+    }
   }
-  return fits;
+  std::int64_t left = available % decoding_;
+  std::size_t fits = 0;
+  while ((left -= take_after_[fits]) >= 0) {
+    ++fits;
+  }
+  return std::min(rounds + static_cast<std::int64_t>(fits), most);
 }
 
 void BlockBatcher::finish_turn(SessionSlot slot) {

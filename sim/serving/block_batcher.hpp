@@ -213,8 +213,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
   [[nodiscard]] bool acquire(SessionSlot slot, const Room& room, Match& match);
-  /// It has been acquired, and has memory for so many tokens.
-  void hold(SessionSlot slot, RequestId id, Tokens held, Match match);
+  /// It has been acquired, and has memory for so many tokens. What was fetched for it counts as
+  /// found in storage.
+  void hold(SessionSlot slot, RequestId id, Tokens held, Match& match);
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
   /// Throws ConfigError: the turn has no room although it runs alone.
   [[noreturn]] void refuse_turn(SessionSlot slot) const;
@@ -400,6 +401,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_
   std::vector<KvPiece> pieces_;     // of the transfer that is started
+  /// Requests that decode and take a block after so many iterations, by these.
+  mutable std::vector<std::int64_t> take_after_;
   /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
   /// of the planned one has begun.
   std::optional<TransferId> load_;

@@ -33,7 +33,7 @@ void ExtentPool::advance(SimTime now) {
   const SimTime before = std::exchange(now_, now);
   if (is_ranked()) {
     policies_->advance(now);
-    if (rules_.lease.ns > 0) {
+    if (has_leases()) {
       // Leases that have ended since.
       const auto first = by_age_.upper_bound({(before - rules_.lease).ns, kNone});
       for (auto at = first; at != by_age_.end() && at->first <= (now - rules_.lease).ns; ++at) {
@@ -59,7 +59,7 @@ void ExtentPool::advance(SimTime now) {
 
 std::int64_t ExtentPool::leased() const {
   std::int64_t sum = 0;
-  for (auto at = by_age_.rbegin(); rules_.lease.ns > 0 && at != by_age_.rend(); ++at) {
+  for (auto at = by_age_.rbegin(); at != by_age_.rend(); ++at) {
     const Extent& extent = extents_[at->second];
     if (extent.used + rules_.lease <= now_) {
       break;
@@ -174,10 +174,11 @@ void ExtentPool::free_extent(std::uint32_t at) {
 
 void ExtentPool::link_in_stream(std::uint32_t at) {
   Extent& extent = extents_[at];
-  if (extent.stream.value >= heads_.size()) [[unlikely]] {
-    heads_.resize(static_cast<std::size_t>(extent.stream.value) + 1, kNone);
+  if (extent.stream.value >= in_stream_.size()) [[unlikely]] {
+    in_stream_.resize(static_cast<std::size_t>(extent.stream.value) + 1);
   }
-  if (streams_ != nullptr && heads_[extent.stream.value] == kNone) [[unlikely]] {
+  Ends& ends = in_stream_[extent.stream.value];
+  if (streams_ != nullptr && ends.front == kNone) [[unlikely]] {
     forks_[fork_of(extent.stream)].push_back(extent.stream);
   }
   extent.ahead = locate(extent.stream, extent.begin);
@@ -191,22 +192,17 @@ void ExtentPool::link_in_stream(std::uint32_t at) {
     blocks.extents.resize(std::max(blocks.extents.size(), place + 1), kNone);
     blocks.extents[place] = at;
   }
-  std::uint32_t& next =
-      extent.ahead != kNone ? extents_[extent.ahead].behind : heads_[extent.stream.value];
+  std::uint32_t& next = extent.ahead != kNone ? extents_[extent.ahead].behind : ends.front;
   extent.behind = next;
   next = at;
-  if (extent.behind != kNone) {
-    extents_[extent.behind].ahead = at;
-  }
+  (extent.behind != kNone ? extents_[extent.behind].ahead : ends.back) = at;
 }
 
 void ExtentPool::unlink_from_stream(std::uint32_t at) {
   const Extent& extent = extents_[at];
-  (extent.ahead != kNone ? extents_[extent.ahead].behind : heads_[extent.stream.value]) =
-      extent.behind;
-  if (extent.behind != kNone) {
-    extents_[extent.behind].ahead = extent.ahead;
-  }
+  Ends& ends = in_stream_[extent.stream.value];
+  (extent.ahead != kNone ? extents_[extent.ahead].behind : ends.front) = extent.behind;
+  (extent.behind != kNone ? extents_[extent.behind].ahead : ends.back) = extent.ahead;
   if (is_ranked()) {
     Blocks& blocks = blocks_of_[extent.stream.value];
     blocks.extents[static_cast<std::size_t>(extent.begin - blocks.first)] = kNone;
@@ -214,7 +210,7 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
       blocks.extents.pop_back();
     }
   }
-  if (streams_ != nullptr && heads_[extent.stream.value] == kNone) [[unlikely]] {
+  if (streams_ != nullptr && ends.front == kNone) [[unlikely]] {
     const auto fork = forks_.find(fork_of(extent.stream));
     fork->second.erase(std::find(fork->second.begin(), fork->second.end(), extent.stream));
     if (fork->second.empty()) {
@@ -562,9 +558,8 @@ std::uint32_t ExtentPool::split(std::uint32_t at, std::int64_t position) {
     part.ahead = at;
     part.behind = lower.behind;
     lower.behind = made;
-    if (part.behind != kNone) {
-      extents_[part.behind].ahead = made;
-    }
+    (part.behind != kNone ? extents_[part.behind].ahead : in_stream_[part.stream.value].back) =
+        made;
   }
   if (lower.ordered) {
     Extent& part = extents_[made];
@@ -1098,8 +1093,8 @@ std::vector<Stretch> ExtentPool::contents() const {
     add_list(ends.front);
   }
   const auto evictable = static_cast<std::ptrdiff_t>(order.size());
-  for (const std::uint32_t head : heads_) {
-    for (std::uint32_t at = head; at != kNone; at = extents_[at].behind) {
+  for (const Ends& stream : in_stream_) {
+    for (std::uint32_t at = stream.front; at != kNone; at = extents_[at].behind) {
       if (extents_[at].holders > 0 || is_ranked()) {
         add(extents_[at]);
       }
@@ -1152,10 +1147,10 @@ void ExtentPool::check_invariants() const {
     policies_->check_invariants();
   }
   std::int64_t resident = 0;
-  for (std::size_t stream = 0; stream < heads_.size(); ++stream) {
+  for (std::size_t stream = 0; stream < in_stream_.size(); ++stream) {
     std::int64_t position = 0;
     std::uint32_t ahead = kNone;
-    for (std::uint32_t at = heads_[stream]; at != kNone; at = extents_[at].behind) {
+    for (std::uint32_t at = in_stream_[stream].front; at != kNone; at = extents_[at].behind) {
       const Extent& extent = extents_[at];
       KVTIER_ASSERT(extent.stream.value == stream && extent.ahead == ahead &&
                         extent.begin >= position && !extent.hidden,
@@ -1165,6 +1160,7 @@ void ExtentPool::check_invariants() const {
       ++live;
       ahead = at;
     }
+    KVTIER_ASSERT(ahead == in_stream_[stream].back, "a stream's extents end at its last one");
   }
   for (const std::uint32_t hidden : hidden_) {
     resident += extents_[hidden].size();

@@ -49,7 +49,9 @@ class ExtentPool {
   /// Blocks of all kinds, and of those how many may leave.
   [[nodiscard]] std::int64_t used() const { return used_; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - used_; }
-  [[nodiscard]] std::int64_t evictable() const { return evictable_ - leased(); }
+  [[nodiscard]] std::int64_t evictable() const {
+    return evictable_ - (has_leases() ? leased() : 0);
+  }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
 
   /// The first piece of [begin, end) of a stream.
@@ -260,17 +262,22 @@ class ExtentPool {
     std::uint32_t back = kNone;
   };
 
-  [[nodiscard]] std::uint32_t head_of(StreamId stream) const {
-    return stream.value < heads_.size() ? heads_[stream.value] : kNone;
+  [[nodiscard]] std::uint32_t head_of(StreamId stream) const { return ends_in(stream).front; }
+  [[nodiscard]] Ends ends_in(StreamId stream) const {
+    return stream.value < in_stream_.size() ? in_stream_[stream.value] : Ends{};
   }
   /// The last extent of the stream that begins at the position or before it.
   [[nodiscard]] std::uint32_t locate(StreamId stream, std::int64_t position) const {
     if (is_ranked()) [[unlikely]] {
       return locate_block(stream, position);
     }
+    // Requests ask most often for what follows the last one.
+    const Ends ends = ends_in(stream);
+    if (ends.back == kNone || extents_[ends.back].begin <= position) {
+      return ends.back;
+    }
     std::uint32_t found = kNone;
-    for (std::uint32_t at = head_of(stream); at != kNone && extents_[at].begin <= position;
-         at = extents_[at].behind) {
+    for (std::uint32_t at = ends.front; extents_[at].begin <= position; at = extents_[at].behind) {
       found = at;
     }
     return found;
@@ -308,9 +315,10 @@ class ExtentPool {
                                     extents_[extent].hidden || !has_free_child(extents_[extent]));
   }
 
-  [[nodiscard]] bool knows_age() const { return rules_.ttl || rules_.lease.ns > 0; }
+  [[nodiscard]] bool has_leases() const { return rules_.lease.ns > 0; }
+  [[nodiscard]] bool knows_age() const { return rules_.ttl || has_leases(); }
   [[nodiscard]] bool is_leased(const Extent& extent) const {
-    return rules_.lease.ns > 0 && !is_keyless(extent) && extent.leasable &&
+    return has_leases() && !is_keyless(extent) && extent.leasable &&
            extent.used + rules_.lease > now_;
   }
   /// Blocks that would be evictable without their lease.
@@ -385,8 +393,8 @@ class ExtentPool {
 
   std::vector<Extent> extents_;
   std::vector<std::uint32_t> free_extents_;
-  /// First extent of each stream.
-  std::vector<std::uint32_t> heads_;
+  /// The first and the last extent of each stream.
+  std::vector<Ends> in_stream_;
   Ends ends_;
   std::map<std::uint32_t, Ends> by_uses_;
   /// arc: T2, where ends_ is T1; the size of T1 and its wanted size; B1 and B2.

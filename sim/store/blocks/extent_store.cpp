@@ -38,6 +38,8 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
                                 [](const PoolRules& pool) { return pool.round > 1; })),
+        filters_(std::any_of(pools_.begin(), pools_.end(),
+                             [](const auto& pool) { return pool->filters(); })),
         arriving_(pools_.size()),
         written_at_once_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
@@ -391,11 +393,11 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   /// Admission policies learn once which blocks a request uses: before its writes of them.
   void note_uses(Request& request, Tokens tokens) {
-    if (tokens <= request.noted) {
+    if (!filters_ || tokens <= request.noted) [[likely]] {
       return;
     }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      if (pools_[i]->filters()) [[unlikely]] {
+      if (pools_[i]->filters()) {
         const std::int64_t size = rules_.pools[i].block.value;
         std::vector<Stretch> path;
         streams_.path(request.context.stream, tokens.value / size, size, path);
@@ -467,8 +469,6 @@ class ExtentStore final : public Store, private OffloadCalls {
     streams_.path(prompt.stream, usable_tokens(prompt, rules_.hit_cap_behind).value / size, size,
                   behind_);
     std::int64_t at = offloads_ ? first.value / size : 0;
-    Match with = match;
-    std::vector<Found> places;
     for (const Stretch& stretch : behind_) {
       bool all = true;
       while (all && at < stretch.end) {
@@ -477,29 +477,31 @@ class ExtentStore final : public Store, private OffloadCalls {
         if (all) {
           const Tokens begin = std::max(Tokens(at * size), first);
           const Tokens end = std::max(Tokens(found.end * size), begin);
-          with.by_pool[found.pool] += end - begin;
-          with.waits = with.waits || is_on_its_way(stretch.stream, at, found);
+          match.by_pool[found.pool] += end - begin;
+          match.waits = match.waits || is_on_its_way(stretch.stream, at, found);
           if (found.pool > 1 && begin < end && log_.is_set()) [[unlikely]] {
-            with.far.push_back({stretch.stream, std::max(at, first.value / size), found.end});
+            match.far.push_back({stretch.stream, std::max(at, first.value / size), found.end});
           }
           at = found.end;
-          places.push_back(found);
+          if (request != nullptr) {
+            request->places.push_back(found);
+          }
         }
       }
       if (!all) {
         break;
       }
     }
-    with.tokens = std::max(first, Tokens(at * size));
+    match.tokens = std::max(first, Tokens(at * size));
     if (request != nullptr) {
       request->found_behind = at;
     }
-    if (with.tokens - first < Tokens(offloads_ ? size : 1)) {
-      return;
-    }
-    match = std::move(with);
-    if (request != nullptr) {
-      request->places = std::move(places);
+    if (match.tokens - first < Tokens(offloads_ ? size : 1)) {
+      match = {.tokens = first, .by_pool = std::move(match.by_pool)};
+      std::fill(match.by_pool.begin() + 1, match.by_pool.end(), Tokens(0));
+      if (request != nullptr) {
+        request->places.clear();
+      }
     }
   }
   [[nodiscard]] bool is_on_its_way(StreamId stream, std::int64_t begin, const Found& found) const {
@@ -640,8 +642,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// A request writes the blocks [begin, end) of path_.
   void put_new(std::size_t index, std::int64_t begin, std::int64_t end) {
     std::int64_t left = make_room_for_write(index, end - begin);
-    const std::vector<Stretch> path = path_;
-    walk(path, rules_.pools[index].insertion, [&](BlockRun run) {
+    walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
       run.begin = std::max(run.begin, begin);
       if (run.begin < run.end) {
         const BlockRun fits = cut_off(run, std::min(left, run.size()));
@@ -729,13 +730,13 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// What has come to a pool since its last move goes there as one.
   void begin_move(std::size_t to) {
     std::vector<BlockRun>& at_once = written_at_once_[to];
+    if (at_once.empty() && arriving_[to].empty()) {
+      return;
+    }
     Copy copy{.id = next_copy_, .pool = to, .waits = !at_once.empty()};
     add_runs(at_once, copy);
     add_runs(arriving_[to], copy);
     at_once.clear();
-    if (copy.blocks == 0) {
-      return;
-    }
     ++next_copy_;
     if (!copy.waits) {
       moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
@@ -840,12 +841,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::vector<BlockRun>& victims = victims_[index];
     victims.clear();
     pools_[index]->evict(blocks, victims);
+    const bool any_copies = index == 0 && rules_.requests_in_first && pools_.size() > 1 &&
+                            (!moves_.empty() || !arriving_[1].empty());
+    const bool demotes =
+        index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction;
     for (const BlockRun& victim : victims) {
       counters_[index].evicted += victim.size();
-      if (index == 0 && rules_.requests_in_first && pools_.size() > 1) {
+      if (any_copies) {
         await_copies_of(victim);
       }
-      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction &&
+      if (demotes &&
           priority_of(rules_.pools[index], victim.begin) >= rules_.edges[index].least_priority) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         log_.begin_demotion(index);
@@ -1129,17 +1134,17 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     streams_.path(request.context.stream, end, size_behind(), path_);
-    std::vector<BlockRun> written;
-    walk(path_, End::head, [&](BlockRun run) {
-      run.begin = std::max(run.begin, request.offered.next);
-      if (run.begin < run.end) {
-        written.push_back(run);
-      }
-    });
     // A block whose move takes time is written on when it has arrived.
     for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
       if (relieves_before_writes(i) &&
           (i == 1 || rules_.edges[i - 1].write == Write::with_compute)) {
+        std::vector<BlockRun> written;
+        walk(path_, End::head, [&](BlockRun run) {
+          run.begin = std::max(run.begin, request.offered.next);
+          if (run.begin < run.end) {
+            written.push_back(run);
+          }
+        });
         relieve_before_write(i, path_, written);
       }
     }
@@ -1305,8 +1310,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (!offered.seen.empty()) {
       streams_.path(request.context.stream, boost::icl::last(offered.seen) + 1, size_behind(),
                     path_);
-      const std::vector<Stretch> path = path_;
-      walk(path, End::tail, [&](const BlockRun& run) {
+      walk(path_, End::tail, [&](const BlockRun& run) {
         for (std::int64_t end = run.end; end > run.begin;) {
           const Alike alike = last_alike(offered, run.begin, end);
           if (alike.reused || (alike.used && by_recency) || intersects(offered.inserted, end - 1)) {
@@ -1423,6 +1427,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool needs_places_;
   /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
+  /// A pool has an admission policy.
+  bool filters_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::uint32_t copies_ = 0;
