@@ -881,6 +881,16 @@ class ExtentStore final : public Store, private OffloadCalls {
                             const std::vector<BlockRun>& written) {
     ExtentPool& pool = *pools_[index];
     std::int64_t missing = 0;
+    for (const BlockRun& run : written) {
+      for_each_piece(pool, run, [&](const Piece& piece) {
+        missing += piece.present ? 0 : piece.end - piece.begin;
+      });
+    }
+    const std::int64_t leave =
+        missing > 0 ? relief_before_write(rules_.pools[index], pool.used(), missing) : 0;
+    if (leave <= 0) {
+      return;
+    }
     std::vector<BlockRun> here;
     walk(paths, End::head, [&](const BlockRun& run) {
       for_each_piece(pool, run, [&](const Piece& piece) {
@@ -889,17 +899,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         }
       });
     });
-    for (const BlockRun& run : written) {
-      for_each_piece(pool, run, [&](const Piece& piece) {
-        missing += piece.present ? 0 : piece.end - piece.begin;
-      });
-    }
     for (const BlockRun& run : here) {
       pool.pin(run);
     }
-    if (missing > 0) {
-      relieve(index, relief_before_write(rules_.pools[index], pool.used(), missing));
-    }
+    relieve(index, leave);
     for (const BlockRun& run : here) {
       pool.unpin(run);
     }
