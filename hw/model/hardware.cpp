@@ -190,9 +190,6 @@ Bytes weight_bytes(const ModelConfig& model, const HardwareConfig& hardware) {
 
 std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
                        AttentionKind kind) {
-  if (is_dense(model)) {
-    return 1;
-  }
   const std::int64_t gpus = gpus_of_rank(hardware);
   switch (kind) {
     case AttentionKind::full:

@@ -515,8 +515,7 @@ void check_hardware(const HardwareConfig& hardware, const std::string& pointer, 
 [[nodiscard]] Bytes weight_bytes(const ModelConfig& model, const HardwareConfig& hardware);
 
 /// Copies of a token's KV that the GPUs of a rank hold in layers of one kind. Each GPU holds all
-/// latent rows. KV heads are replicated if there are fewer of them than GPUs. 1 for dense models,
-/// whose KV counts as spread evenly.
+/// latent rows. KV heads are replicated if there are fewer of them than GPUs.
 [[nodiscard]] std::int64_t kv_copies(const ModelConfig& model, const HardwareConfig& hardware,
                                      AttentionKind kind);
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -32,7 +33,8 @@ struct EngineConfig {
   double expert_factor = 1;
   AllReduceLaunch all_reduce = AllReduceLaunch::graph;
   double memory_share = 1;
-  Bytes reserved_memory;
+  std::optional<Bytes> reserved_memory;
+  double kv_share = 1;
 
   friend bool operator==(const EngineConfig&, const EngineConfig&) = default;
 };
@@ -65,8 +67,19 @@ void describe(V& v, EngineConfig& c) {
           "gpu_memory_utilization).",
           bounds::share());
   v.field("reserved_memory", c.reserved_memory,
-          "HBM of each GPU that activations, graphs and buffers take of that share.",
-          between(0, *bounds::gpu_memory().maximum));
+          "HBM of each GPU that activations, graphs and buffers take of that share; \"auto\": as "
+          "vLLM measures it when it starts, for token_budget tokens.",
+          or_word("auto", between(0, *bounds::gpu_memory().maximum)));
+  v.field("kv_share", c.kv_share,
+          "Share of what is left that KV takes (TensorRT-LLM: "
+          "free_gpu_memory_fraction).",
+          bounds::share());
 }
+
+/// HBM of each GPU beside weights and KV that an engine takes for an iteration of so many tokens of
+/// all ranks together: activations, logits, buffers of communication, graphs. nullopt: vLLM's
+/// default budget for the card.
+[[nodiscard]] Bytes engine_memory(const ModelConfig& model, const HardwareConfig& hardware,
+                                  std::optional<Tokens> token_budget);
 
 }  // namespace kvtier

@@ -40,6 +40,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       by_priority_(requests_.preempts_by_priority()),
       found_when_scheduled_(config_.system.blocks->publication == Publication::scheduling),
       bytes_per_token_(kv_bytes_per_token(config_.model)),
+      stored_bytes_per_token_(stored_kv_bytes_per_token(config_)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       merges_((is_tree_ || config_.system.blocks->duplicates == Duplicates::merged) &&
               config_.system.blocks->publication != Publication::end),
@@ -780,7 +781,7 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 /// Tokens move a tier up for a request.
 TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
                               std::uint64_t cookie, std::span<const KvPiece> pieces) {
-  const Bytes moved = bytes_per_token_ * tokens.value;
+  const Bytes moved = stored_bytes_per_token_ * tokens.value;
   tiers_[from]->count().read += moved;
   if (from == 1) {
     loaded_ += moved;

@@ -308,7 +308,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Accounts and transfers follow what the store has done.
   void settle();
   [[nodiscard]] Bytes bytes(std::size_t tier, std::int64_t blocks) const {
-    return bytes_per_token_ * block_tokens_[tier] * blocks;
+    return (tier == 0 ? bytes_per_token_ : stored_bytes_per_token_) * block_tokens_[tier] * blocks;
   }
 
   const RunConfig& config_;
@@ -328,7 +328,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool found_when_scheduled_;
   std::int64_t block_;
   std::vector<std::int64_t> block_tokens_;  // by tier
+  /// In HBM, and behind it with all copies.
   Bytes bytes_per_token_;
+  Bytes stored_bytes_per_token_;
   bool is_tree_;
   bool merges_;
   /// What HBM evicts is written to the tier behind, which a batch waits for.

@@ -536,7 +536,9 @@ Bytes unused_hbm(const RunConfig& config) {
     return Bytes(0);
   }
   const double card = static_cast<double>(config.hardware.hbm.capacity.value);
-  return Bytes(std::llround(card * (1 - engine->memory_share))) + engine->reserved_memory;
+  return Bytes(std::llround(card * (1 - engine->memory_share))) +
+         engine->reserved_memory.value_or(
+             engine_memory(config.model, config.hardware, config.serving.token_budget));
 }
 
 bool routes_turns(const SystemConfig& system) {
@@ -545,7 +547,10 @@ bool routes_turns(const SystemConfig& system) {
 
 Bytes kv_room(const RunConfig& config) {
   const std::int64_t slots = config.serving.slots;
-  const Bytes left = kv_capacity(config.model, config.hardware, slots, unused_hbm(config));
+  const double share = config.system.engine ? config.system.engine->kv_share : 1;
+  const Bytes left(std::llround(
+      share * static_cast<double>(
+                  kv_capacity(config.model, config.hardware, slots, unused_hbm(config)).value)));
   if (!config.serving.kv_memory) {
     return left;
   }
@@ -568,13 +573,21 @@ KvShares hbm_shares(const RunConfig& config) {
           .write_buffer = config.system.save.write_buffer};
 }
 
+std::int64_t stored_copies(const RunConfig& config, AttentionKind kind) {
+  const std::optional<BlocksConfig>& blocks = config.system.blocks;
+  const bool is_once =
+      !blocks || (kind == AttentionKind::latent && blocks->latent_copies == LatentCopies::one);
+  return is_once ? 1 : kv_copies(config.model, config.hardware, kind);
+}
+
 Bytes running_kv_capacity(const RunConfig& config) { return left_to_run(hbm_shares(config)); }
 
 std::vector<Bytes> stored_layer_sizes(const RunConfig& config) {
   const std::int64_t layers = config.model.layers;
   const std::optional<CompressionConfig>& compression = config.system.compression;
   const auto stored = [&](std::int64_t layer) {
-    const Bytes whole = kv_bytes_per_token_layer(config.model, layer);
+    const Bytes whole = kv_bytes_per_token_layer(config.model, layer) *
+                        stored_copies(config, layer_kind(config.model, layer).attention);
     if (!compression || compression->sparsity.empty()) {
       return whole;
     }

@@ -177,8 +177,19 @@ void describe(V& v, StorageFetchConfig& c) {
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
 /// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
 /// requests run, with batching unified or, for nodes, separate.
+/// How often memory behind HBM holds latent rows, which each GPU has.
+enum class LatentCopies : std::uint8_t {
+  ranks,  // each tensor-parallel rank writes its own: vLLM, SGLang
+  one,    // one rank writes them: LMCache (save_only_first_rank)
+};
+constexpr auto enum_names(LatentCopies) {
+  using Name = std::pair<std::string_view, LatentCopies>;
+  return std::array{Name{"ranks", LatentCopies::ranks}, Name{"one", LatentCopies::one}};
+}
+
 struct BlocksConfig : SharingRules {
   EvictionUnit unit = EvictionUnit::block;
+  LatentCopies latent_copies = LatentCopies::ranks;
   bool partial_blocks = false;
   bool responses = true;
   std::optional<Tokens> chunk;
@@ -194,6 +205,10 @@ void describe(V& v, BlocksConfig& c) {
           "the tail of an extent, which is what came into the tier together or was used "
           "together since; or the whole of a sequence.");
   describe(v, static_cast<SharingRules&>(c));
+  v.field(
+      "latent_copies", c.latent_copies,
+      "Behind HBM, of latent attention (MLA): whether each tensor-parallel rank writes its rows, "
+      "or one for all. KV heads of other attention are written by each rank that has them.");
   v.field("partial_blocks", c.partial_blocks,
           "Whether the last block of a prompt that a trace names has a key although it is not full "
           "(Mooncake's).");
@@ -484,8 +499,11 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 /// Whether a prefill waits for all of what it loads from there, not layer by layer: as
 /// /system/load/discipline says, or because the drive's blocks hold several layers of a token.
 [[nodiscard]] bool waits_for_whole_load(const RunConfig& config, Medium from);
-/// In all layers.
+/// In all layers. With blocks: behind HBM, with all copies.
 [[nodiscard]] Bytes stored_kv_bytes_per_token(const RunConfig& config);
+/// Copies of a token's KV that tiers behind HBM hold, in layers of one kind: each GPU of a rank
+/// writes the heads that it has. 1 for sessions, whose KV counts as spread evenly.
+[[nodiscard]] std::int64_t stored_copies(const RunConfig& config, AttentionKind kind);
 
 /// The least that a shared prompt leaves of the context window: a token of input and one of output.
 inline constexpr Tokens kLeastRoom{2};

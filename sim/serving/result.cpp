@@ -358,6 +358,23 @@ Json load_wait_report(const WaitTimes& loads, SimDuration total, double seconds)
   return json;
 }
 
+/// Tokens whose KV the HBM of all instances holds, and how often the tiers behind HBM hold a token.
+Json kv_report(const RunConfig& config) {
+  std::int64_t tokens = 0;
+  for (const auto& [group, instances] : group_sizes(config)) {
+    const RunConfig alike = group_config(config, group);
+    const Bytes token = kv_bytes_per_token(alike.model);
+    tokens += token.value > 0 ? running_kv_capacity(alike) / token * instances : 0;
+  }
+  RunConfig whole = config;
+  whole.system.compression.reset();
+  return {{"tokens_in_hbm", tokens},
+          {"copies_behind_hbm",
+           ratio(stored_kv_bytes_per_token(whole).value, kv_bytes_per_token(config.model).value)},
+          {"gpus_of_rank", gpus_of_rank(config.hardware)},
+          {"kv_heads", config.model.kv_heads}};
+}
+
 }  // namespace
 
 Json load_report(Requests& users, Instances instances, const RunConfig& config) {
@@ -387,6 +404,7 @@ Json load_report(Requests& users, Instances instances, const RunConfig& config) 
   const GpuTime gpu = measured_gpu_time(instances);
   json["slots_in_use_fraction"] = ratio(occupied.slots, seconds);
   json["kv_memory_in_use_fraction"] = ratio(occupied.kv_memory, seconds);
+  json["kv"] = kv_report(config);
   json["gpu_busy_fraction"] = ratio(gpu.busy().seconds(), seconds);
   json["gpu_load_wait_fraction"] = load_wait_report(loads, gpu.exposed_load, seconds);
   json["bottleneck"] = bottleneck_report(waits, seconds);

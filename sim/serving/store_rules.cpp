@@ -121,6 +121,7 @@ StoreRules rules_of(const RunConfig& config) {
 StoreRules store_rules(const RunConfig& config) {
   StoreRules rules = rules_of(config);
   rules.bytes_per_token = kv_bytes_per_token(config.model);
+  const Bytes behind = stored_kv_bytes_per_token(config);
   Problems problems;
   std::size_t i = 0;
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
@@ -128,17 +129,18 @@ StoreRules store_rules(const RunConfig& config) {
     const BlockTierConfig of_blocks = tier.blocks.value_or(BlockTierConfig{});
     const KvSize size = of_blocks.capacity.value_or(
         KvSize{KvSize::Unit::bytes, of_blocks.capacity ? 0 : installed(config, name).value});
-    const std::optional<KvSize> own =
-        pool.shared ? config.cluster.shared->capacity : std::optional<KvSize>{};
-    pool.capacity = blocks_of(own.value_or(size), pool.block, rules.bytes_per_token) *
-                    (pool.shared && !own ? config.cluster.instances : 1);
-    pool.round = round_of(of_blocks, pool.block, rules.bytes_per_token);
+    const bool own = pool.shared && config.cluster.shared->capacity;
+    const KvSize wanted = own ? *config.cluster.shared->capacity : size;
+    const Bytes bytes = medium_of(name) == Medium::hbm ? rules.bytes_per_token : behind;
+    pool.capacity =
+        blocks_of(wanted, pool.block, bytes) * (pool.shared && !own ? config.cluster.instances : 1);
+    pool.round = round_of(of_blocks, pool.block, bytes);
     pool.facts = tier_facts(store_facts(config), medium_of(name));
     if (pool.capacity == 0) {
       problems.add(own ? std::string("/cluster/shared/capacity")
                        : fmt::format("/system/tiers/{}/blocks/capacity", name),
                    fmt::format("expected at least one block of {}, got {}",
-                               format_quantity(pool.block), format_kv_size(own.value_or(size))));
+                               format_quantity(pool.block), format_kv_size(wanted)));
     }
   });
   problems.throw_if_any();
@@ -160,7 +162,7 @@ StoreRules timed_store_rules(const RunConfig& config) {
 Bytes shared_capacity(const RunConfig& config) {
   const StoreRules rules = store_rules(config);
   const PoolRules& shared = rules.pools.back();
-  return rules.bytes_per_token * shared.block.value * shared.capacity;
+  return stored_kv_bytes_per_token(config) * shared.block.value * shared.capacity;
 }
 
 }  // namespace kvtier

@@ -153,7 +153,7 @@ Json config_of(const MeasuredRun& run, const ModelName& model, const GpuName& gp
           {"system",
            {{"preset", system_preset(run)},
             {"tiers", {{"dram", "none"}}},
-            {"engine", {{"memory_share", 1}}}}},
+            {"engine", {{"memory_share", 1}, {"reserved_memory", "0B"}, {"kv_share", 1}}}}},
           {"serving",
            {{"slots", run.concurrency},
             {"token_budget", fmt::format("{}tokens", kTokenBudget * run.attention_dp)}}},

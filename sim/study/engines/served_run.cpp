@@ -270,7 +270,7 @@ ServedRun predict_served_run(const fs::path& folder, const std::string& hardware
         kv_bytes_per_token(resolve_model(std::string(model), presets, "model")) * *meta.kv_tokens;
     serving["kv_memory"] = format_quantity(kv_memory);
     // The recorded capacity takes the place of the preset's estimate.
-    system["engine"] = {{"memory_share", 1}};
+    system["engine"] = {{"memory_share", 1}, {"reserved_memory", "0B"}};
   }
   ConfigRequest request;
   request.inline_config =

@@ -140,6 +140,20 @@ std::string describe_unwritten(const std::string& system, const Json& result) {
   return text;
 }
 
+/// A sentence if tiers behind HBM hold KV more than once.
+std::string describe_copies(const std::string& system, const Json& result) {
+  const double copies = number_at(result, "/load/kv/copies_behind_hbm").value_or(1);
+  if (copies <= 1 || result["metrics"]["tiers"].size() < 2) {
+    return "";
+  }
+  const auto gpus = result["load"]["kv"]["gpus_of_rank"].get<std::int64_t>();
+  const auto heads = result["load"]["kv"]["kv_heads"].get<std::int64_t>();
+  return fmt::format(
+      "\n{}: tiers behind HBM hold {:.3g} copies of KV: {}.\n", system, copies,
+      heads < gpus ? fmt::format("{} GPUs, {} KV heads", gpus, heads)
+                   : fmt::format("each of {} GPUs writes all rows of latent attention", gpus));
+}
+
 /// Adds the times of one profile to the counts of another use of it.
 void add_timing(Json& sum, const Json& timing) {
   for (const char* part : {"prefills", "decode_iterations"}) {
@@ -179,6 +193,7 @@ std::string notes(const Comparison& comparison) {
       text += fmt::format("\n{}: {} evicts nothing, and new KV found no room there.\n",
                           column.system, full);
     }
+    text += describe_copies(column.system, column.results.front());
     text += describe_unwritten(column.system, column.results.front());
     const Json& metrics = column.results.front()["metrics"];
     if (metrics.contains("cluster") && metrics["cluster"].value("router_ignores_tiers", false)) {

@@ -107,7 +107,7 @@ Json curve_of_blocks(const HitCurveOptions& options, std::vector<KvSize> capacit
       named && named->partial && !options.whole_blocks && curve.block == named->block;
   std::optional<TurnFitter> fitter;
   if (config != nullptr) {
-    curve.bytes_per_token = kv_bytes_per_token(config->model);
+    curve.bytes_per_token = stored_kv_bytes_per_token(*config);
     fitter.emplace(*config);
   }
   return block_curve(open, fitter ? &*fitter : nullptr, curve, registry, run.progress);
