@@ -16,7 +16,8 @@ Profile shipped(const std::string& name) {
 
 /// Gaps are twice as wide as the grid's (cross_validate). configs/profiles/README.md has the table.
 TEST(GpuProfiles, PredictHeldOutCellsBetterThanTheRoofline) {
-  for (const char* name : {"h100-vllm", "b200-vllm", "a100-vllm", "l40s-vllm"}) {
+  for (const char* name : {"h100-vllm", "h200-vllm", "b200-vllm", "gb200-vllm", "b300-vllm",
+                           "a100-vllm", "l40s-vllm", "rtxpro6000-server-vllm"}) {
     SCOPED_TRACE(name);
     int judged = 0;
     for (const CheckRow& row : cross_validate(shipped(name), 1).rows) {

@@ -224,8 +224,9 @@ TEST_F(BadConfig, SuggestsTheHardwareThatWasMeant) {
   write_run({{"/hardware", "a100-80gb"}});
   expect_bad_input(
       {"simulate", "run.json"},
-      {"run.json: /hardware: expected one of a100-40g, a100-80g, a100-80g-8x, b200-8x, gb200-nvl4, "
-       "gb200-nvl72-tray, h100-80g, h100-8x, h200, h200-8x, l40s, l40s-8x, mi300x-8x, rtx4090-8x, "
+      {"run.json: /hardware: expected one of a100-40g, a100-80g, a100-80g-8x, b200-8x, b300-8x, "
+       "gb200-nvl4, gb200-nvl72, gb200-nvl72-tray, gb300-nvl72-tray, h100-80g, h100-8x, h20-8x, "
+       "h200, h200-8x, h800-8x, l40s, l40s-8x, mi300x-8x, mi325x-8x, mi355x-8x, rtx4090-8x, "
        "rtxpro6000-8x, or the path of a file, got "
        "\"a100-80gb\" (did you mean \"a100-80g\"?)"});
 }

@@ -49,7 +49,7 @@ TEST(EngineTimesSlow, PredictsServedRunsWithinTheWantedErrors) {
   }
   const fs::path runs = fs::path(data) / "kernels" / "llmservingsim_rtxpro6000";
   for (const auto& [name, profile] :
-       {std::pair{"Llama-3.1-8B", ""},
+       {std::pair{"Llama-3.1-8B", ""}, std::pair{"Llama-3.1-8B", "rtxpro6000-vllm"},
         std::pair{"Qwen3-30B-A3B-Instruct-2507", "rtxpro6000-qwen3-30b-a3b-vllm"}}) {
     const ServedRun run = predict_served_run(runs / name, "rtxpro6000-8x", profile, presets());
     EXPECT_EQ(run.measured.size(), 300U);

@@ -105,8 +105,8 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
   EXPECT_NE(
       error_of([&] {
         (void)predict_measured_runs(
-            rows("unknown,vllm,1,nobody/model,b300_sxm,128,8,,,1,1,,1,100,10\n"), presets());
-      }).find("no run can be expressed; 1 rows: no preset of the model model, the GPU b300_sxm"),
+            rows("unknown,vllm,1,nobody/model,tpu_v7,128,8,,,1,1,,1,100,10\n"), presets());
+      }).find("no run can be expressed; 1 rows: no preset of the model model, the GPU tpu_v7"),
       std::string::npos);
   EXPECT_NE(times.runs[2].not_expressed.find("/hardware/hbm/capacity"), std::string::npos);
   EXPECT_TRUE(times.runs[3].not_expressed.empty()) << times.runs[3].not_expressed;
@@ -125,8 +125,10 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
 
 TEST_F(EngineTimesTest, AcceptsEveryGpuWithAHardwarePreset) {
   std::string text;
-  std::vector<std::string> gpus{"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm",           "gb200",
-                                "l40s",     "mi300x",   "rtx_4090", "rtx_pro_6000_server"};
+  std::vector<std::string> gpus{
+      "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200",
+      "b300_sxm", "gb300",    "h20_sxm",  "h800_sxm", "l40s",
+      "mi300x",   "mi325x",   "mi355x",   "rtx_4090", "rtx_pro_6000_server"};
   const std::vector<std::string> names = presets().names("hardware");
   gpus.insert(gpus.end(), names.begin(), names.end());
   for (const std::string& gpu : gpus) {
