@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "sim/core/errors.hpp"
@@ -139,6 +140,25 @@ TEST_F(EngineTimesTest, AcceptsEveryGpuWithAHardwarePreset) {
   for (const PredictedRun& one : times.runs) {
     EXPECT_EQ(one.not_expressed, "") << one.run.gpu;
     EXPECT_GT(one.tpot_seconds, 0) << one.run.gpu;
+  }
+}
+
+/// One user, so the times are those of kernels. The roofline makes each GPU 2.5 to 3.5 times as
+/// fast.
+TEST_F(EngineTimesTest, OrdersGpusWithProfilesAsTheirMemoryDoes) {
+  std::string text;
+  for (const char* gpu : {"h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"}) {
+    text += fmt::format("{0},vllm,1,openai/gpt-oss-120b,{0},1024,64,,,1,1,,1,100,10\n", gpu);
+  }
+  const EngineTimes times = predict_measured_runs(rows(text), presets());
+  ASSERT_EQ(times.runs.size(), 4U);
+  for (std::size_t i = 0; i < times.runs.size(); ++i) {
+    EXPECT_EQ(times.runs[i].not_expressed, "") << times.runs[i].run.gpu;
+    EXPECT_GT(times.runs[i].tpot_seconds, 1.0 / 500) << times.runs[i].run.gpu;
+    if (i > 0) {
+      EXPECT_LT(times.runs[i].tpot_seconds, times.runs[i - 1].tpot_seconds)
+          << times.runs[i].run.gpu;
+    }
   }
 }
 
