@@ -460,6 +460,8 @@ struct HardwareConfig {
   EfficiencyConfig efficiency;
   /// Measured times; unset: the analytic model gives all times.
   std::optional<ProfileChoice> profile;
+  /// Set if the profile is of a related GPU: a factor on its scaled times.
+  std::optional<double> sibling;
   Unmeasured unmeasured = Unmeasured::refuse;
   /// Figure to its source. The program does not use it.
   std::map<std::string, std::string> sources;
@@ -487,6 +489,12 @@ void describe(V& v, HardwareConfig& c) {
   v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");
+  v.rare(
+      "sibling", c.sibling, std::optional<double>(),
+      "For a profile of a related GPU: each of its times is multiplied by the ratio of the "
+      "roofline's times of the described GPU and of the profile's, and by this number. 1: kernels "
+      "attain the same shares on both.",
+      or_word("none", between(0.1, 10)));
   v.field("unmeasured", c.unmeasured,
           "Matrices and attention that the profile lacks: an error, or the analytic time.");
   v.field("sources", c.sources, "Where each figure comes from.");

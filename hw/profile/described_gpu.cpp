@@ -76,8 +76,8 @@ void check_replaced_rates(const ModelConfig& model, const HardwareConfig& descri
   const EfficiencyConfig& now = hardware.efficiency;
   check_share("/hardware/efficiency/compute", before.compute, now.compute);
   check_share("/hardware/efficiency/memory", before.memory, now.memory);
-  if (hardware.profile != described.profile) {
-    return;  // check_measured_gpu compares the described GPU with that of the profile
+  if (hardware.profile != described.profile || hardware.sibling) {
+    return;  // check_measured_gpu compares the described GPU; a sibling's times follow from it
   }
   check_rate("/hardware/gpu/peak", described.gpu.peak, hardware.gpu.peak);
   if (hardware.gpu.peaks != described.gpu.peaks) {

@@ -573,6 +573,20 @@ KvShares hbm_shares(const RunConfig& config) {
           .write_buffer = config.system.save.write_buffer};
 }
 
+void fit_context_window(RunConfig& config) {
+  constexpr Tokens kLeast(2048);
+  const std::optional<EngineConfig>& engine = config.system.engine;
+  const Bytes token = kv_bytes_per_token(config.model);
+  if (!engine || engine->reserved_memory || config.serving.kv_memory || token.value == 0) {
+    return;
+  }
+  const Tokens block = config.system.tiers.hbm ? config.system.tiers.hbm->block_size : Tokens(1);
+  const Tokens held = block * (running_kv_capacity(config) / (token * block.value));
+  if (held >= kLeast) {
+    config.model.context_window = std::min(config.model.context_window, held);
+  }
+}
+
 std::int64_t stored_copies(const RunConfig& config, AttentionKind kind) {
   const std::optional<BlocksConfig>& blocks = config.system.blocks;
   const bool is_once =

@@ -482,6 +482,9 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 /// aside.
 [[nodiscard]] KvShares hbm_shares(const RunConfig& config);
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
+/// With an engine whose memory for KV is its own choice, the context window is at most what HBM
+/// holds (vLLM: --max-model-len auto). A window under 2,048 tokens stays, and is refused.
+void fit_context_window(RunConfig& config);
 
 /// Bytes of one token's stored KV in the first layer, the first two, and so on to all: in each
 /// layer the bytes that compression keeps, at least one.

@@ -221,7 +221,9 @@ Json timing_report(const RunConfig& config, const ProfileTiming* timing, const T
       timing != nullptr ? timing->from_roofline()
                         : std::vector<std::string>{"all operations of " + config.model.name};
   return {
-      {"profile", config.hardware.profile->name},
+      {"profile", config.hardware.sibling ? config.hardware.profile->loaded->name
+                                          : config.hardware.profile->name},
+      {"source", config.hardware.sibling ? "sibling" : "measured"},
       {"prefills", {{"total", use.prefills}, {"extrapolated", use.extrapolated_prefills}}},
       {"decode_iterations",
        {{"total", use.decode_iterations}, {"extrapolated", use.extrapolated_decode_iterations}}},

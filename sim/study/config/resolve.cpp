@@ -11,6 +11,7 @@
 #include "hw/model/model.hpp"
 #include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_hardware.hpp"
+#include "hw/profile/sibling.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/file.hpp"
 #include "sim/core/text.hpp"
@@ -308,6 +309,13 @@ struct ProfiledHardware {
   Json described;
 };
 
+/// The times of a run are those of this profile, or follow from them.
+void attach(HardwareConfig& hardware, const std::shared_ptr<const Profile>& profile) {
+  if (hardware.profile) {
+    hardware.profile->loaded = hardware.sibling && profile ? scale_to(hardware, *profile) : profile;
+  }
+}
+
 /// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
 /// Measured values override the preset, and the config's own keys override both. Without a preset
 /// the profile describes the whole server.
@@ -558,16 +566,15 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   ResolvedConfig resolved;
   resolved.base_dir = base_dir;
   read_value(resolved.config, root, "", problems);
-  if (resolved.config.hardware.profile) {
-    resolved.config.hardware.profile->loaded = profiled.profile;
-  }
+  attach(resolved.config.hardware, profiled.profile);
   std::vector<InstanceGroupConfig>& groups = resolved.config.cluster.groups;
   for (std::size_t i = 0; i < std::min(groups.size(), profiled_groups.size()); ++i) {
-    if (groups[i].hardware && groups[i].hardware->config.profile) {
-      groups[i].hardware->config.profile->loaded = profiled_groups[i].profile;
+    if (groups[i].hardware) {
+      attach(groups[i].hardware->config, profiled_groups[i].profile);
     }
   }
   if (problems.empty()) {
+    fit_context_window(resolved.config);
     check_run_config(resolved.config, registry, problems);
     const ModelConfig& model = resolved.config.model;
     check_described(model, profiled, resolved.config.hardware, problems);
@@ -636,9 +643,7 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
     check_hardware(config, "/hardware", problems);
   }
   problems.throw_if_any();
-  if (config.profile) {
-    config.profile->loaded = profiled.profile;
-  }
+  attach(config, profiled.profile);
   return config;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -140,6 +141,10 @@ std::string describe_unwritten(const std::string& system, const Json& result) {
   return text;
 }
 
+/// The range is that of the presets that have a profile today, beside their times without it.
+constexpr const char* kRooflineTimes =
+    "Times are those of the roofline: 1.7 to 3.3 times too short on GPUs that were measured since.";
+
 /// A sentence if tiers behind HBM hold KV more than once.
 std::string describe_copies(const std::string& system, const Json& result) {
   const double copies = number_at(result, "/load/kv/copies_behind_hbm").value_or(1);
@@ -208,6 +213,7 @@ std::string notes(const Comparison& comparison) {
       text += fmt::format("\n{}: {}\n", column.system, length);
     }
   }
+  std::set<std::string> sources;
   std::map<std::string, std::vector<std::string>> outside_by_profile;
   for (const Comparison::Column& column : comparison.columns) {
     const Json& result = column.results.front();
@@ -215,9 +221,16 @@ std::string notes(const Comparison& comparison) {
     if (result.contains("timing")) {
       timings.push_back(result["timing"]);
     }
+    if (timings.empty()) {
+      sources.insert(kRooflineTimes);
+    }
     std::map<std::string, Json> by_profile;
     for (const Json& timing : timings) {
-      add_timing(by_profile[timing["profile"].get<std::string>()], timing);
+      const auto profile = timing["profile"].get<std::string>();
+      if (timing.value("source", "measured") == "sibling") {
+        sources.insert("Times were not measured on this GPU: profile " + profile + ".");
+      }
+      add_timing(by_profile[profile], timing);
     }
     for (const auto& [profile, timing] : by_profile) {
       const std::string outside = describe_extrapolation(timing);
@@ -225,6 +238,9 @@ std::string notes(const Comparison& comparison) {
         outside_by_profile[profile].push_back(column.system + " " + outside);
       }
     }
+  }
+  for (const std::string& source : sources) {
+    text += fmt::format("\n{}\n", source);
   }
   for (const auto& [profile, outside] : outside_by_profile) {
     text += fmt::format(

@@ -415,6 +415,7 @@ const std::vector<Move>& moves() {
       {"stored", "/hardware/efficiency/iteration_overhead=6ms"},
       {"stored", "/hardware/efficiency/command_overhead=1ms"},
       {"measured", "/hardware/profile=none"},
+      {"measured", "/hardware/sibling=2"},
       {"measured", "/system/engine/step_time=5ms"},
       {"measured", "/system/engine/request_time=70us"},
       {"measured", "/system/engine/prompt_factor=1.6"},

@@ -1,0 +1,102 @@
+#include "hw/profile/sibling.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "sim/study/config/resolve.hpp"
+#include "tests/sim/study/support.hpp"
+
+namespace kvtier::test {
+namespace {
+
+HardwareConfig described(const std::string& preset) {
+  return resolved("examples/engines.json", {"/hardware=" + preset}).hardware;
+}
+
+struct Errors {
+  double median;
+  double p90;
+};
+
+/// By operation: the errors of one profile's cells, scaled to another GPU, on that GPU's own.
+std::map<std::string, Errors> errors(const std::string& relative, const std::string& own,
+                                     const std::string& preset) {
+  const auto scaled = scale_to(described(preset), *resolve_profile(relative, presets()));
+  const auto measured = resolve_profile(own, presets());
+  std::map<std::string, std::vector<double>> by_operation;
+  for (const ProfileTable& table : scaled->tables) {
+    const auto same = std::ranges::find_if(measured->tables, [&](const ProfileTable& other) {
+      return other.operation == table.operation && other.variant == table.variant &&
+             other.dtype == table.dtype && other.shape == table.shape;
+    });
+    if (same == measured->tables.end()) {
+      continue;
+    }
+    std::map<std::vector<std::int64_t>, double> seconds;
+    for (const ProfileCell& cell : same->cells) {
+      seconds[cell.at] = cell.median_seconds;
+    }
+    for (const ProfileCell& cell : table.cells) {
+      if (const auto found = seconds.find(cell.at); found != seconds.end()) {
+        by_operation[to_string(table.operation)].push_back(
+            std::abs(cell.median_seconds / found->second - 1));
+      }
+    }
+  }
+  std::map<std::string, Errors> result;
+  for (auto& [operation, all] : by_operation) {
+    std::ranges::sort(all);
+    result[operation] = {all[all.size() / 2], all[all.size() * 9 / 10]};
+  }
+  return result;
+}
+
+TEST(Sibling, ScaledCellsAreThoseOfTheOtherGpu) {
+  struct Pair {
+    std::string relative;
+    std::string own;
+    std::string preset;
+    /// Operations whose published tables are timed in another way.
+    std::vector<std::string> unlike;
+  };
+  // Latent attention at low batch takes 80 to 100 us in the table of the GB200, and 44 to 52 in
+  // that of the B200. Its all-reduces are of another box.
+  for (const Pair& pair : {Pair{"h100-vllm", "h200-vllm", "h200-8x", {}},
+                           Pair{"b200-vllm",
+                                "gb200-vllm",
+                                "gb200-nvl4",
+                                {"all_reduce", "mla_decode", "mla_prefill"}}}) {
+    for (const auto& [operation, error] : errors(pair.relative, pair.own, pair.preset)) {
+      RecordProperty(pair.own + " " + operation,
+                     fmt::format("{:.3f} {:.3f}", error.median, error.p90));
+      if (std::ranges::find(pair.unlike, operation) == pair.unlike.end()) {
+        EXPECT_LE(error.median, 0.10) << pair.own << " " << operation;
+        EXPECT_LE(error.p90, 0.30) << pair.own << " " << operation;
+      }
+    }
+  }
+}
+
+TEST(Sibling, OfTheSameGpuIsTheProfile) {
+  const auto profile = resolve_profile("h100-vllm", presets());
+  const auto scaled = scale_to(described("h100-8x"), *profile);
+  for (std::size_t i = 0; i < profile->tables.size(); ++i) {
+    if (profile->tables[i].operation == OperationId::all_reduce) {
+      continue;
+    }
+    for (std::size_t j = 0; j < profile->tables[i].cells.size(); ++j) {
+      ASSERT_DOUBLE_EQ(profile->tables[i].cells[j].median_seconds,
+                       scaled->tables[i].cells[j].median_seconds);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvtier::test
