@@ -84,7 +84,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   later_writes_.resize(tiers_.size());
   counted_.resize(tiers_.size());
   requests_.set_stored(this);
-  writes_back_ = tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction &&
+  writes_back_ = tiers_.size() > 1 && rules.edges[0].write == Write::on_evict &&
                  (!has_entries(rules.pools[0].unit) || rules.edges[0].stalls);
   loads_beside_writes_ = has_victims_behind(rules);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;

@@ -288,7 +288,7 @@ class EntryStore final : public Store {
   }
   /// A use that is put into the next pool, too.
   void write(std::size_t index, const BlockRun& run) {
-    if (index < rules_.edges.size() && rules_.edges[index].write != Write::on_eviction) {
+    if (index < rules_.edges.size() && rules_.edges[index].write != Write::on_evict) {
       put(index + 1, run);
     }
   }
@@ -329,7 +329,7 @@ class EntryStore final : public Store {
   /// Coming in is the first put.
   void write_new(std::size_t index, const BlockRun& run) {
     if (index < rules_.edges.size() &&
-        (rules_.edges[index].write == Write::with_compute ||
+        (rules_.edges[index].write == Write::on_create ||
          (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
       put(index + 1, run);
     }
@@ -345,7 +345,7 @@ class EntryStore final : public Store {
     const std::vector<BlockRun> left = pools_[index]->take_victims();
     for (const BlockRun& run : left) {
       counters_[index].evicted += run.size();
-      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
+      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         log_.begin_demotion(index);
         put(index + 1, run);

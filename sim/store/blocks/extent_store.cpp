@@ -592,7 +592,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A use that is put into the next pool, too.
   void write(std::size_t pool, const BlockRun& run) {
-    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_eviction &&
+    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_evict &&
         !rules_.edges[pool].frequency) {
       put(pool + 1, run);
     }
@@ -772,7 +772,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Before blocks that have arrived are written on.
   void relieve_before_arrival(const Move& move) {
     if (move.to < rules_.edges.size() && relieves_before_writes(move.to + 1) &&
-        rules_.edges[move.to].write == Write::with_compute) {
+        rules_.edges[move.to].write == Write::on_create) {
       std::vector<Stretch> paths;
       for (const BlockRun& run : move.blocks) {
         streams_.path(run.stream, run.end, rules_.pools[move.to].block.value, path_);
@@ -824,7 +824,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     if (index < rules_.edges.size() &&
-        (rules_.edges[index].write == Write::with_compute ||
+        (rules_.edges[index].write == Write::on_create ||
          (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
       put(index + 1, run);
     }
@@ -844,7 +844,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool any_copies = index == 0 && rules_.requests_in_first && pools_.size() > 1 &&
                             (!moves_.empty() || !arriving_[1].empty());
     const bool demotes =
-        index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction;
+        index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
       counters_[index].evicted += victim.size();
       if (any_copies) {
@@ -1139,8 +1139,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     streams_.path(request.context.stream, end, size_behind(), path_);
     // A block whose move takes time is written on when it has arrived.
     for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
-      if (relieves_before_writes(i) &&
-          (i == 1 || rules_.edges[i - 1].write == Write::with_compute)) {
+      if (relieves_before_writes(i) && (i == 1 || rules_.edges[i - 1].write == Write::on_create)) {
         std::vector<BlockRun> written;
         walk(path_, End::head, [&](BlockRun run) {
           run.begin = std::max(run.begin, request.offered.next);

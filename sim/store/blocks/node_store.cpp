@@ -31,7 +31,7 @@ class NodeStore final : public Store {
         is_ranked_(!has_own_order(rules, 0)),
         counts_(pool_.eviction == "lfu" && !is_ranked_),
         has_second_(rules_.pools.size() > 1),
-        writes_back_(has_second_ && rules_.edges[0].write == Write::on_eviction),
+        writes_back_(has_second_ && rules_.edges[0].write == Write::on_evict),
         counters_(rules_.pools.size()),
         log_(rules_.pools.size()) {
     for (std::size_t i = 0; is_ranked_ && i < std::min<std::size_t>(2, rules.pools.size()); ++i) {

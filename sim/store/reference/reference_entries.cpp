@@ -661,7 +661,7 @@ class ReferenceEntries final : public Store {
   void count_and_write(std::size_t i, const Blocks& run, bool from_tail) {
     const std::int64_t puts = ++pools_[i]->entry(pools_[i]->owner(run.front())).puts;
     if (i < rules_.edges.size() &&
-        (rules_.edges[i].write == Write::with_compute ||
+        (rules_.edges[i].write == Write::on_create ||
          (rules_.edges[i].write == Write::after_uses && puts >= rules_.edges[i].uses))) {
       put(i + 1, run, from_tail);
     }
@@ -717,7 +717,7 @@ class ReferenceEntries final : public Store {
   }
   void write_new(std::size_t i, const Blocks& run, bool from_tail) {
     if (i < rules_.edges.size() &&
-        (rules_.edges[i].write == Write::with_compute ||
+        (rules_.edges[i].write == Write::on_create ||
          (rules_.edges[i].write == Write::after_uses && rules_.edges[i].uses <= 1))) {
       put(i + 1, run, from_tail);
     }
@@ -760,7 +760,7 @@ class ReferenceEntries final : public Store {
     for (const Blocks& run : left) {
       const auto size = static_cast<std::int64_t>(run.size());
       counters_[i].evicted += size;
-      if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction) {
+      if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict) {
         const std::int64_t skipped = counters_[i + 1].skipped;
         put(i + 1, run, true);
         counters_[i].demoted += size - (counters_[i + 1].skipped - skipped);

@@ -677,7 +677,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       };
       for (std::size_t i = 1;
            i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(i - 1)); ++i) {
-        if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
+        if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
           relieve_before_write(i, keys, {keys.begin() + request.offered.next, keys.end()});
         }
       }
@@ -738,7 +738,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void copied(std::uint32_t id) override {
     const Move move = moves_.at(id);
     moves_.erase(id);
-    if (move.to < rules_.edges.size() && rules_.edges[move.to].write == Write::with_compute) {
+    if (move.to < rules_.edges.size() && rules_.edges[move.to].write == Write::on_create) {
       std::vector<Key> paths;
       std::vector<Key> written;
       for (const Block* block : move.blocks) {
@@ -1359,7 +1359,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (edge.frequency && !(is_new && frequencies_[i].admit(block.key.first, block.key.second))) {
         return;
       }
-      if (edge.write == Write::with_compute ||
+      if (edge.write == Write::on_create ||
           (edge.write == Write::after_uses && block.puts >= edge.uses)) {
         put(i + 1, block.key);
       }
@@ -1427,7 +1427,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
       arriving_is_awaited_ = arriving_is_awaited_ || is_source(key, arriving_[1]);
     }
-    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction &&
+    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
         priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
         put(i + 1, key)) {
       ++counters_[i].demoted;
@@ -2034,7 +2034,7 @@ class ReferenceNodes final : public Store {
   };
 
   [[nodiscard]] bool writes_back() const {
-    return !rules_.edges.empty() && rules_.edges[0].write == Write::on_eviction;
+    return !rules_.edges.empty() && rules_.edges[0].write == Write::on_evict;
   }
   [[nodiscard]] static bool is_in(const TreeNode& node, std::size_t pool) {
     return pool == 0 ? node.on_device : node.on_host;

@@ -72,7 +72,7 @@ TEST_P(BlockMoves, BlocksOnADriveStayWhileARequestLoadsThem) {
     rules.pools[0].capacity = 8;
     rules.pools[2].eviction = "fifo";
     rules.edges[1].exclusive = exclusive;
-    rules.edges[1].write = exclusive ? Write::on_eviction : Write::with_compute;
+    rules.edges[1].write = exclusive ? Write::on_evict : Write::on_create;
     rules.edges[1].stalls = exclusive;
     open(rules);
     const Context first = stream(4);
