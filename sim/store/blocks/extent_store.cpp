@@ -283,9 +283,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   void set_target(double target) override { pools_[1]->set_target(target); }
   [[nodiscard]] BlockState state(StreamId stream, std::int64_t block) const override {
     const Piece piece = pools_[1]->first_piece(stream, block, block + 1);
-    return !piece.present                        ? BlockState::absent
-           : pools_[1]->is_written(piece.extent) ? BlockState::written
-                                                 : BlockState::ready;
+    return !piece.present                               ? BlockState::absent
+           : pools_[1]->is_being_written(piece.segment) ? BlockState::written
+                                                        : BlockState::ready;
   }
   [[nodiscard]] std::int64_t offers(StreamId stream, std::int64_t block) const override {
     return offer_counts_.uses(stream, block);
@@ -311,11 +311,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::int64_t end = 0;
     std::size_t pool = 0;
   };
-  /// Blocks that a request holds as further copies.
-  struct Copies {
+  /// Blocks that a request holds as duplicates (Duplicates::kept).
+  struct HeldDuplicates {
     std::int64_t begin = 0;
     std::int64_t end = 0;
-    std::uint32_t copy = 0;
+    std::uint32_t id = 0;
   };
   /// Blocks that are read in a pool, and stay there meanwhile, and the pool into which they come.
   struct Load {
@@ -346,7 +346,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// Blocks in the first pool that have a key, and those that have none.
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
-    std::vector<Copies> copies;
+    std::vector<HeldDuplicates> duplicates;
     /// The end of the blocks of the pool behind that it found, the blocks that it loads from there
     /// and from slower pools, and the end of these.
     std::int64_t found_behind = 0;
@@ -508,8 +508,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     bool is = false;
     if (offloads_ && found.pool == 1) {
       for_each_piece(*pools_[1], {stream, begin, found.end, End::head}, [&](const Piece& piece) {
-        is = is || pools_[1]->is_written(piece.extent) ||
-             (rules_.loads_alone && !rules_.pools[1].shared && pools_[1]->is_loaded(piece.extent));
+        is = is || pools_[1]->is_being_written(piece.segment) ||
+             (rules_.loads_alone && !rules_.pools[1].shared &&
+              pools_[1]->is_being_loaded(piece.segment));
       });
     }
     return is;
@@ -521,7 +522,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (std::size_t i = first; i < last && at < end; ++i) {
       const Piece piece = pools_[i]->first_piece(stream, at, end);
       // What is written to an offload is asked for again.
-      if (piece.present && ((i == 1 && offloads_) || !pools_[i]->is_written(piece.extent))) {
+      if (piece.present && ((i == 1 && offloads_) || !pools_[i]->is_being_written(piece.segment))) {
         return {piece.end, i};
       }
       end = piece.end;
@@ -535,7 +536,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       run.end = std::min(run.end, found);
       for_each_piece(pool, run, [&](const Piece& piece) {
         if (piece.present) {
-          pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent);
+          pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.segment);
         }
       });
     });
@@ -583,8 +584,8 @@ class ExtentStore final : public Store, private OffloadCalls {
         come_in_by_pieces(pool, pool, part);
         return;
       }
-      const bool arrived = !pools_[pool]->is_written(piece.extent);
-      if (pools_[pool]->put(part, piece.extent, rules_.pools[pool].touch == Touch::end) &&
+      const bool arrived = !pools_[pool]->is_being_written(piece.segment);
+      if (pools_[pool]->count_put(part, piece.segment, rules_.pools[pool].touch == Touch::end) &&
           arrived) {
         write(pool, part);
       }
@@ -927,7 +928,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
         here += run.size();
-        evictable -= pool.is_evictable(piece.extent) ? run.size() : 0;
+        evictable -= pool.is_evictable(piece.segment) ? run.size() : 0;
       } else {
         behind.push_back(run);
       }
@@ -940,7 +941,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
-        pool.hold(run, piece.extent);
+        pool.hold(run, piece.segment);
       }
     });
     for (const BlockRun& run : behind) {
@@ -971,7 +972,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         !is_part && (pools_.front()->is_followed(part.stream, part.block) ||
                      (has_victims_behind_ && pools_[1]->is_followed(part.stream, part.block)));
     if (pools_.front()->is_free(part) && !followed) {
-      pools_.front()->take_over(part);
+      pools_.front()->remove_part(part);
     }
   }
   /// Visits the pieces of the first `found` blocks of path_ in the first pool.
@@ -1007,11 +1008,11 @@ class ExtentStore final : public Store, private OffloadCalls {
           pool.publish(part, 0);
           count_inserted(0, part);
         } else if (rules_.duplicates == Duplicates::kept) {
-          pool.publish(part, ++copies_);
+          pool.publish(part, ++last_duplicate_);
           count_inserted(0, part);
-          request.copies.push_back({part.begin, part.end, copies_});
+          request.duplicates.push_back({part.begin, part.end, last_duplicate_});
         } else {
-          pool.hold(part, piece.extent);
+          pool.hold(part, piece.segment);
           pool.give_back(size);
         }
       }
@@ -1184,7 +1185,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (const std::uint32_t place = place_of(offered); place != ExtentPool::kNone) {
         for_each_piece(*pools_[1], part, [&](const Piece& piece) {
           if (piece.present) {
-            pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.extent,
+            pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.segment,
                               place);
           }
         });
@@ -1220,7 +1221,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         const BlockRun run{own.stream, piece.begin, piece.end, End::head};
         if (!piece.present) {
           missing.push_back(run);
-        } else if (!pool.is_written(piece.extent)) {
+        } else if (!pool.is_being_written(piece.segment)) {
           here.push_back(run);
         }
       });
@@ -1235,7 +1236,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       for_each_new(offered.missed, missing[i],
                    [&](const BlockRun& part) { parts.push_back(part); });
       for (std::size_t j = parts.size(); j-- > 0;) {
-        pool.adapt(parts[j]);
+        pool.adapt_arc(parts[j]);
         add(offered.missed, parts[j]);
       }
     }
@@ -1319,10 +1320,11 @@ class ExtentStore final : public Store, private OffloadCalls {
             for_each_piece(
                 pool, {run.stream, alike.begin, end, End::tail}, [&](const Piece& piece) {
                   const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
-                  const bool arrived = piece.present && !pool.is_written(piece.extent);
+                  const bool arrived = piece.present && !pool.is_being_written(piece.segment);
                   if (piece.present && !alike.reused) {
-                    pool.touch(part, piece.extent, false);
-                  } else if (piece.present && pool.put(part, piece.extent, true) && arrived) {
+                    pool.touch(part, piece.segment, false);
+                  } else if (piece.present && pool.count_put(part, piece.segment, true) &&
+                             arrived) {
                     write(1, part);
                   }
                 });
@@ -1386,13 +1388,13 @@ class ExtentStore final : public Store, private OffloadCalls {
       keyless();
     }
   }
-  /// Cut where the request's own copies, or what it found, begin and end.
+  /// Cut where the request's duplicates, or what it found, begin and end.
   void let_go(const Request& request, const BlockRun& run) {
     std::int64_t begin = run.begin;
     std::int64_t end = run.end;
     while (begin < end) {
       BlockRun part{run.stream, begin, end, run.first};
-      std::uint32_t copy = 0;
+      std::uint32_t duplicate_id = 0;
       const bool from_tail = run.first == End::tail;
       const auto cut = [&](std::int64_t at) {
         if (at > part.begin && at < part.end) {
@@ -1400,16 +1402,16 @@ class ExtentStore final : public Store, private OffloadCalls {
         }
       };
       cut(request.found);
-      for (const Copies& copies : request.copies) {
-        cut(copies.begin);
-        cut(copies.end);
+      for (const HeldDuplicates& held : request.duplicates) {
+        cut(held.begin);
+        cut(held.end);
       }
-      for (const Copies& copies : request.copies) {
-        if (copies.begin <= part.begin && part.end <= copies.end) {
-          copy = copies.copy;
+      for (const HeldDuplicates& held : request.duplicates) {
+        if (held.begin <= part.begin && part.end <= held.end) {
+          duplicate_id = held.id;
         }
       }
-      pools_.front()->let_go(part, copy, part.end <= request.found);
+      pools_.front()->let_go(part, duplicate_id, part.end <= request.found);
       (from_tail ? end : begin) = from_tail ? part.begin : part.end;
     }
   }
@@ -1433,7 +1435,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool filters_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
-  std::uint32_t copies_ = 0;
+  std::uint32_t last_duplicate_ = 0;
   mutable std::vector<Stretch> path_;
   /// In blocks of the pools behind.
   mutable std::vector<Stretch> behind_;

@@ -212,7 +212,7 @@ class NodeStore final : public Store {
     fetch.end = path.blocks + blocks;
     walk(fetch.stretches, rules_.pools[2].insertion, [&](const BlockRun& run) {
       for_each_piece(*storage_, run, [&](const Piece& piece) {
-        storage_->touch({run.stream, piece.begin, piece.end, run.first}, piece.extent);
+        storage_->touch({run.stream, piece.begin, piece.end, run.first}, piece.segment);
       });
     });
     host_used_ += blocks;
@@ -1146,7 +1146,7 @@ class NodeStore final : public Store {
     for_each_piece(*storage_, run, [&](const Piece& piece) {
       BlockRun rest{run.stream, piece.begin, piece.end, run.first};
       if (piece.present) {
-        storage_->touch(rest, piece.extent);
+        storage_->touch(rest, piece.segment);
         return;
       }
       while (rest.size() > 0) {

@@ -121,7 +121,7 @@ class BlockPool {
         policies_(make_policy_order(rules, number, registry)) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
-  /// The copy that came first; null if there is none.
+  /// The one that came first, if there are duplicates; null if there is none.
   [[nodiscard]] Block* find(const Key& key) const {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? nullptr : found->second.front();
@@ -185,7 +185,7 @@ class BlockPool {
     return made;
   }
   /// arc: a block with this key is to come in.
-  void adapt(const Key& key) {
+  void adapt_arc(const Key& key) {
     const auto ratio = [&](int to, int from) {
       return std::max(
           1.0, static_cast<double>(ghosts_[to].size()) / static_cast<double>(ghosts_[from].size()));
@@ -229,9 +229,9 @@ class BlockPool {
   void remove(Block* block) {
     recent_ -= block->frequent ? 0 : 1;
     if (block->keyed) {
-      std::vector<Block*>& copies = by_key_.at(block->key);
-      copies.erase(std::find(copies.begin(), copies.end(), block));
-      if (copies.empty()) {
+      std::vector<Block*>& alike = by_key_.at(block->key);
+      alike.erase(std::find(alike.begin(), alike.end(), block));
+      if (alike.empty()) {
         by_key_.erase(block->key);
       }
       --resident;
@@ -1136,7 +1136,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     for (auto i = missing.rbegin(); i != missing.rend(); ++i) {
       if (offered.missed.insert(i->second).second) {
-        pool.adapt(*i);
+        pool.adapt_arc(*i);
       }
     }
     if (!missing.empty()) {
