@@ -105,7 +105,7 @@ class ExtentPool {
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
-  /// Those of the run that are present, and that no move reads or writes, leave for good.
+  /// Those of the run that are present, and that no copy reads or writes, leave for good.
   void remove(const BlockRun& run);
   /// The stream's blocks from this one on leave with their duplicates, unless held or pinned.
   void truncate(StreamId stream, std::int64_t blocks);

@@ -41,7 +41,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
         arriving_(pools_.size()),
-        written_at_once_(pools_.size()) {
+        stalling_blocks_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
@@ -93,8 +93,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (id.value != UINT32_MAX) {
       request.prompt = requests_[id.value].prompt;
       request.noted = requests_[id.value].noted;
-      request.offered = std::move(requests_[id.value].offered);
-      request.offered.next = 0;
+      request.record = std::move(requests_[id.value].record);
+      request.record.next = 0;
     } else {
       id = new_request();
     }
@@ -152,7 +152,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
-      begin_move(i);
+      begin_copy(i);
     }
     return std::exchange(begun_, {});
   }
@@ -161,16 +161,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return std::exchange(awaited_, {});
   }
   void copied(std::uint32_t id) override {
-    const auto found = moves_.find(id);
-    KVTIER_ASSERT(found != moves_.end(), "a move arrives once");
-    const Move move = std::move(found->second);
-    moves_.erase(found);
-    relieve_before_arrival(move);
-    for (const BlockRun& run : move.blocks) {
-      if (move.to > 1) {
-        pools_[move.to - 1]->unpin(run);
+    const auto found = copies_.find(id);
+    KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
+    const CopyInFlight copy = std::move(found->second);
+    copies_.erase(found);
+    relieve_before_arrival(copy);
+    for (const BlockRun& run : copy.blocks) {
+      if (copy.to > 1) {
+        pools_[copy.to - 1]->unpin(run);
       }
-      arrive(move.to, run);
+      arrive(copy.to, run);
     }
   }
   void end(RequestId id) override {
@@ -261,7 +261,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
     Offer result;
     victims_[1].clear();
-    result.fits = offer_blocks(requests_[id.value].offered, blocks);
+    result.fits = offer_blocks(requests_[id.value].record, blocks);
     if (result.fits) {
       add_blocks(offered_missing_, result.written);
       add_blocks(victims_[1], result.evicted);
@@ -271,7 +271,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
     for (const Stretch& block : blocks) {
       const BlockRun run{block.stream, block.begin, block.end, End::head};
-      note_reuse(requests_[id.value].offered, run);
+      note_reuse(requests_[id.value].record, run);
       pools_[1]->begin_load(run);
     }
   }
@@ -325,8 +325,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   };
   using Intervals = boost::icl::interval_set<std::int64_t>;
   using Interval = Intervals::interval_type;
-  /// An offload's record of a request, by the places of the next pool's blocks in its context.
-  struct Offered {
+  /// The blocks that an offload has seen of a request, by their places in its context.
+  struct OffloadRecord {
     /// The first block that was not offered since it began.
     std::int64_t next = 0;
     /// Its place in the order of eviction.
@@ -354,7 +354,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens loaded;
     /// Blocks that come up for it, by pool: others find them there when they are in its memory.
     std::vector<std::pair<std::size_t, BlockRun>> promoted;
-    Offered offered;
+    OffloadRecord record;
     Tokens prompt;
     /// Tokens whose use admission policies know of.
     Tokens noted;
@@ -710,37 +710,37 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     pools_[index]->insert(run);
     if (!promoted && index > 0 && rules_.edges[index - 1].timed) {
-      written_at_once_[index].push_back(run);
+      stalling_blocks_[index].push_back(run);
     }
     write_new(index, run);
   }
 
-  // ---- Moves ----
+  // ---- Copies to slower pools ----
 
-  /// Blocks on their way to a pool from the one before it.
-  struct Move {
+  /// Blocks that are copied to a pool from the one before it.
+  struct CopyInFlight {
     std::size_t to = 1;
     std::vector<BlockRun> blocks;
     /// A source has left the first pool.
     bool awaited = false;
   };
-  /// Whether blocks that are written to a pool are found when their move has arrived.
+  /// Whether blocks that are written to a pool are found when their copy has arrived.
   [[nodiscard]] bool takes_time(std::size_t pool) const {
     return pool > 0 && rules_.edges[pool - 1].timed && !stalls_for_writes(rules_.edges[pool - 1]);
   }
-  /// What has come to a pool since its last move goes there as one.
-  void begin_move(std::size_t to) {
-    std::vector<BlockRun>& at_once = written_at_once_[to];
-    if (at_once.empty() && arriving_[to].empty()) {
+  /// All that has come to a pool since its last copy is one copy.
+  void begin_copy(std::size_t to) {
+    std::vector<BlockRun>& stalling = stalling_blocks_[to];
+    if (stalling.empty() && arriving_[to].empty()) {
       return;
     }
-    Copy copy{.id = next_copy_, .pool = to, .waits = !at_once.empty()};
-    add_runs(at_once, copy);
+    Copy copy{.id = next_copy_, .pool = to, .waits = !stalling.empty()};
+    add_runs(stalling, copy);
     add_runs(arriving_[to], copy);
-    at_once.clear();
+    stalling.clear();
     ++next_copy_;
     if (!copy.waits) {
-      moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
+      copies_.emplace(copy.id, CopyInFlight{to, std::exchange(arriving_[to], {})});
       if (to == 1 && std::exchange(arriving_is_awaited_, false)) {
         await(copy.id);
       }
@@ -748,7 +748,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     begun_.push_back(std::move(copy));
   }
   void await(std::uint32_t id) {
-    if (!std::exchange(moves_.at(id).awaited, true)) {
+    if (!std::exchange(copies_.at(id).awaited, true)) {
       awaited_.push_back(id);
     }
   }
@@ -763,23 +763,23 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A victim's memory is free when it has been copied.
   void await_copies_of(const BlockRun& victim) {
-    for (const auto& [id, move] : moves_) {
-      if (move.to == 1 && !move.awaited && is_source(victim, move.blocks)) {
+    for (const auto& [id, copy] : copies_) {
+      if (copy.to == 1 && !copy.awaited && is_source(victim, copy.blocks)) {
         await(id);
       }
     }
     arriving_is_awaited_ = arriving_is_awaited_ || is_source(victim, arriving_[1]);
   }
   /// Before blocks that have arrived are written on.
-  void relieve_before_arrival(const Move& move) {
-    if (move.to < rules_.edges.size() && relieves_before_writes(move.to + 1) &&
-        rules_.edges[move.to].write == Write::on_create) {
+  void relieve_before_arrival(const CopyInFlight& copy) {
+    if (copy.to < rules_.edges.size() && relieves_before_writes(copy.to + 1) &&
+        rules_.edges[copy.to].write == Write::on_create) {
       std::vector<Stretch> paths;
-      for (const BlockRun& run : move.blocks) {
-        streams_.path(run.stream, run.end, rules_.pools[move.to].block.value, path_);
+      for (const BlockRun& run : copy.blocks) {
+        streams_.path(run.stream, run.end, rules_.pools[copy.to].block.value, path_);
         paths.insert(paths.end(), path_.begin(), path_.end());
       }
-      relieve_before_write(move.to + 1, paths, move.blocks);
+      relieve_before_write(copy.to + 1, paths, copy.blocks);
     }
   }
   void add_runs(const std::vector<BlockRun>& runs, Copy& copy) const {
@@ -843,7 +843,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     victims.clear();
     pools_[index]->evict(blocks, victims);
     const bool any_copies = index == 0 && rules_.requests_in_first && pools_.size() > 1 &&
-                            (!moves_.empty() || !arriving_[1].empty());
+                            (!copies_.empty() || !arriving_[1].empty());
     const bool demotes =
         index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
@@ -1034,7 +1034,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const std::int64_t size = size_behind();
     const std::int64_t begin = match.by_pool[0].value / size;
     if (!offloads_) {
-      request.offered.next = request.found_behind;
+      request.record.next = request.found_behind;
       path_.swap(behind_);
       for (std::size_t i = 1; i < pools_.size(); ++i) {
         if (rules_.pools[i].touch == Touch::lookup) {
@@ -1048,12 +1048,12 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     request.loaded = match.tokens;
     if (offloads_) {
-      request.offered.next = match.tokens.value / size;
+      request.record.next = match.tokens.value / size;
     }
     promote(request, begin);
     if (offloads_) {
       for_each_place(request, begin,
-                     [&](std::size_t, const BlockRun& run) { note_reuse(request.offered, run); });
+                     [&](std::size_t, const BlockRun& run) { note_reuse(request.record, run); });
     }
     if (!rules_.loads_alone) {
       publish(request, match.tokens);
@@ -1088,7 +1088,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     });
   }
   /// Blocks that were found behind the second pool come nearer, and evict none that were found in
-  /// it. Where moves take time, they are read there until the request's loads have ended. Blocks
+  /// it. If writes take time, they are read there until the request's loads have ended. Blocks
   /// that find no room in the second pool, or leave it for others of them, do not stay.
   void promote(Request& request, std::int64_t begin) {
     std::vector<std::pair<std::size_t, BlockRun>> runs;
@@ -1134,16 +1134,16 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// A cache of its own takes what is new to it.
   void put_behind(Request& request, Tokens tokens) {
     const std::int64_t end = offers(request, tokens);
-    if (end <= request.offered.next) {
+    if (end <= request.record.next) {
       return;
     }
     streams_.path(request.context.stream, end, size_behind(), path_);
-    // A block whose move takes time is written on when it has arrived.
+    // A block whose copy takes time is written on when it has arrived.
     for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
       if (relieves_before_writes(i) && (i == 1 || rules_.edges[i - 1].write == Write::on_create)) {
         std::vector<BlockRun> written;
         walk(path_, End::head, [&](BlockRun run) {
-          run.begin = std::max(run.begin, request.offered.next);
+          run.begin = std::max(run.begin, request.record.next);
           if (run.begin < run.end) {
             written.push_back(run);
           }
@@ -1151,8 +1151,8 @@ class ExtentStore final : public Store, private OffloadCalls {
         relieve_before_write(i, path_, written);
       }
     }
-    put_new(1, request.offered.next, end);
-    request.offered.next = end;
+    put_new(1, request.record.next, end);
+    request.record.next = end;
   }
 
   static void add(Intervals& intervals, const BlockRun& run) {
@@ -1173,16 +1173,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return rules_.pools[1].eviction == "lru" && !pools_[1]->is_ranked();
   }
   /// Its place in the order of eviction, from its first use on.
-  std::uint32_t place_of(Offered& offered) {
-    if (offered.place == ExtentPool::kNone && has_places()) {
-      offered.place = pools_[1]->open_place();
+  std::uint32_t place_of(OffloadRecord& record) {
+    if (record.place == ExtentPool::kNone && has_places()) {
+      record.place = pools_[1]->open_place();
     }
-    return offered.place;
+    return record.place;
   }
   /// Blocks that are there, and readable, are used.
-  void note_reuse(Offered& offered, const BlockRun& run) {
-    for_each_new(offered.seen, run, [&](const BlockRun& part) {
-      if (const std::uint32_t place = place_of(offered); place != ExtentPool::kNone) {
+  void note_reuse(OffloadRecord& record, const BlockRun& run) {
+    for_each_new(record.seen, run, [&](const BlockRun& part) {
+      if (const std::uint32_t place = place_of(record); place != ExtentPool::kNone) {
         for_each_piece(*pools_[1], part, [&](const Piece& piece) {
           if (piece.present) {
             pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.segment,
@@ -1191,25 +1191,25 @@ class ExtentStore final : public Store, private OffloadCalls {
         });
       }
     });
-    for_each_new(offered.inserted, run, [&](const BlockRun& part) { add(offered.reused, part); });
-    add(offered.seen, run);
+    for_each_new(record.inserted, run, [&](const BlockRun& part) { add(record.reused, part); });
+    add(record.seen, run);
   }
 
   bool offer(Request& request, Tokens tokens) {
     note_uses(request, tokens);
     const std::int64_t end = offers(request, tokens);
-    Offered& offered = request.offered;
-    if (end <= offered.next) {
+    OffloadRecord& record = request.record;
+    if (end <= record.next) {
       return true;
     }
-    find_path(request.context.stream, offered.next, end, size_behind());
-    path_.front().begin = std::max(path_.front().begin, offered.next);
-    const bool fits = offer_blocks(offered, path_);
-    offered.next = fits ? end : offered.next;
+    find_path(request.context.stream, record.next, end, size_behind());
+    path_.front().begin = std::max(path_.front().begin, record.next);
+    const bool fits = offer_blocks(record, path_);
+    record.next = fits ? end : record.next;
     return fits;
   }
   /// Those of the blocks that are missing are written, or none.
-  bool offer_blocks(Offered& offered, const std::vector<Stretch>& blocks) {
+  bool offer_blocks(OffloadRecord& record, const std::vector<Stretch>& blocks) {
     ExtentPool& pool = *pools_[1];
     std::vector<BlockRun>& here = offered_here_;
     std::vector<BlockRun>& missing = offered_missing_;
@@ -1233,22 +1233,21 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     for (std::size_t i = missing.size(); i-- > 0;) {
       std::vector<BlockRun> parts;
-      for_each_new(offered.missed, missing[i],
-                   [&](const BlockRun& part) { parts.push_back(part); });
+      for_each_new(record.missed, missing[i], [&](const BlockRun& part) { parts.push_back(part); });
       for (std::size_t j = parts.size(); j-- > 0;) {
         pool.adapt_arc(parts[j]);
-        add(offered.missed, parts[j]);
+        add(record.missed, parts[j]);
       }
     }
     if (wanted > 0) {
-      static_cast<void>(place_of(offered));
+      static_cast<void>(place_of(record));
     }
     for (const BlockRun& run : here) {
-      note_reuse(offered, run);
+      note_reuse(record, run);
       pool.pin(run);
     }
     for (const BlockRun& run : missing) {
-      add(offered.seen, run);
+      add(record.seen, run);
     }
     const std::int64_t short_of = wanted - pool.free();
     const bool fits = short_of <= pool.evictable() &&
@@ -1259,7 +1258,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
     } else {
       if (wanted > 0) {
-        write_missing(offered, short_of);
+        write_missing(record, short_of);
       }
     }
     for (const BlockRun& run : here) {
@@ -1283,7 +1282,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     runs = std::move(admitted);
   }
   /// Missing blocks enter, and are being copied.
-  void write_missing(Offered& offered, std::int64_t short_of) {
+  void write_missing(OffloadRecord& record, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
     Copy copy{.id = next_copy_++};
     for (const BlockRun& run : offered_missing_) {
@@ -1291,32 +1290,32 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     evict(1, short_of);
     for (const BlockRun& run : offered_missing_) {
-      if (offered.place != ExtentPool::kNone) {
-        pool.insert_at(run, offered.place);
+      if (record.place != ExtentPool::kNone) {
+        pool.insert_at(run, record.place);
       } else {
         pool.insert(run);
       }
       pool.begin_write(run);
-      add(offered.inserted, run);
+      add(record.inserted, run);
       count_inserted(1, run);
     }
     add_runs(offered_missing_, copy);
-    moves_.emplace(copy.id, Move{1, offered_missing_});
+    copies_.emplace(copy.id, CopyInFlight{1, offered_missing_});
     begun_.push_back(std::move(copy));
   }
   /// The request's uses count, from the tail to the head.
   void use_offered(Request& request) {
     ExtentPool& pool = *pools_[1];
-    Offered& offered = request.offered;
+    OffloadRecord& record = request.record;
     const bool by_recency = has_places();
     pool.begin_uses();
-    if (!offered.seen.empty()) {
-      streams_.path(request.context.stream, boost::icl::last(offered.seen) + 1, size_behind(),
+    if (!record.seen.empty()) {
+      streams_.path(request.context.stream, boost::icl::last(record.seen) + 1, size_behind(),
                     path_);
       walk(path_, End::tail, [&](const BlockRun& run) {
         for (std::int64_t end = run.end; end > run.begin;) {
-          const Alike alike = last_alike(offered, run.begin, end);
-          if (alike.reused || (alike.used && by_recency) || intersects(offered.inserted, end - 1)) {
+          const Alike alike = last_alike(record, run.begin, end);
+          if (alike.reused || (alike.used && by_recency) || intersects(record.inserted, end - 1)) {
             for_each_piece(
                 pool, {run.stream, alike.begin, end, End::tail}, [&](const Piece& piece) {
                   const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
@@ -1333,10 +1332,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         }
       });
     }
-    if (offered.place != ExtentPool::kNone) {
-      pool.close_place(offered.place);
+    if (record.place != ExtentPool::kNone) {
+      pool.close_place(record.place);
     }
-    offered = {};
+    record = {};
   }
   struct Alike {
     std::int64_t begin;
@@ -1347,16 +1346,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return boost::icl::contains(intervals, block);
   }
   /// The longest end of [begin, end) whose blocks the request has used in the same way.
-  [[nodiscard]] static Alike last_alike(const Offered& offered, std::int64_t begin,
+  [[nodiscard]] static Alike last_alike(const OffloadRecord& record, std::int64_t begin,
                                         std::int64_t end) {
-    for (const Intervals* intervals : {&offered.seen, &offered.inserted, &offered.reused}) {
+    for (const Intervals* intervals : {&record.seen, &record.inserted, &record.reused}) {
       for (const auto& one : *intervals) {
         for (const std::int64_t border : {boost::icl::first(one), boost::icl::last(one) + 1}) {
           begin = border < end ? std::max(begin, border) : begin;
         }
       }
     }
-    return {begin, intersects(offered.reused, end - 1), intersects(offered.seen, end - 1)};
+    return {begin, intersects(record.reused, end - 1), intersects(record.seen, end - 1)};
   }
 
   /// Blocks without a key wait in the order of eviction.
@@ -1441,14 +1440,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   mutable std::vector<Stretch> behind_;
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
-  std::map<std::uint32_t, Move> moves_;
+  std::map<std::uint32_t, CopyInFlight> copies_;
   std::vector<std::uint32_t> awaited_;
-  /// By pool: blocks that have come since its last move, and those that the next iteration waits
+  /// By pool: blocks that have come since its last copy, and those that the next iteration waits
   /// for.
   std::vector<std::vector<BlockRun>> arriving_;
   /// A source of those of the second pool has left the first one.
   bool arriving_is_awaited_ = false;
-  std::vector<std::vector<BlockRun>> written_at_once_;
+  std::vector<std::vector<BlockRun>> stalling_blocks_;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;
   std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;
