@@ -1231,14 +1231,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const BlockRun& run : missing) {
       wanted += run.size();
     }
-    for (std::size_t i = missing.size(); i-- > 0;) {
-      std::vector<BlockRun> parts;
-      for_each_new(record.missed, missing[i], [&](const BlockRun& part) { parts.push_back(part); });
-      for (std::size_t j = parts.size(); j-- > 0;) {
-        pool.adapt_arc(parts[j]);
-        add(record.missed, parts[j]);
-      }
-    }
+    adapt_arc(record, missing);
     if (wanted > 0) {
       static_cast<void>(place_of(record));
     }
@@ -1256,15 +1249,24 @@ class ExtentStore final : public Store, private OffloadCalls {
       for (const BlockRun& run : missing) {
         count_skipped(1, run);
       }
-    } else {
-      if (wanted > 0) {
-        write_missing(record, short_of);
-      }
+    } else if (wanted > 0) {
+      write_missing(record, short_of);
     }
     for (const BlockRun& run : here) {
       pool.unpin(run);
     }
     return fits;
+  }
+  /// Each missing block counts once for a request, from the tail of its context to the head.
+  void adapt_arc(OffloadRecord& record, const std::vector<BlockRun>& missing) {
+    for (std::size_t i = missing.size(); i-- > 0;) {
+      std::vector<BlockRun> parts;
+      for_each_new(record.missed, missing[i], [&](const BlockRun& part) { parts.push_back(part); });
+      for (std::size_t j = parts.size(); j-- > 0;) {
+        pools_[1]->adapt_arc(parts[j]);
+        add(record.missed, parts[j]);
+      }
+    }
   }
   /// Takes those out of the runs that an admission policy does not let in.
   static void leave_admitted(const ExtentPool& pool, std::vector<BlockRun>& runs) {
