@@ -14,13 +14,14 @@
 namespace kvtier {
 namespace {
 
-/// The purpose of a transfer: an iteration's or a request's load from the tier behind HBM or,
-/// before, from behind that one, or a copy; the rest of the cookie is the request or the copy.
+/// The purpose of a transfer. A load comes from the tier behind HBM, and a request's load has no
+/// purpose set. A fetch comes from behind that tier, before the load. The rest of the cookie is the
+/// request or the copy.
 constexpr std::uint64_t kIterationLoad = std::uint64_t{1} << 48;
-constexpr std::uint64_t kFarIterationLoad = std::uint64_t{6} << 48;
-constexpr std::uint64_t kFarLoad = std::uint64_t{2} << 48;
+constexpr std::uint64_t kFetchForIteration = std::uint64_t{6} << 48;
+constexpr std::uint64_t kFetchForRequest = std::uint64_t{2} << 48;
 constexpr std::uint64_t kCopy = std::uint64_t{3} << 48;
-constexpr std::uint64_t kSave = std::uint64_t{4} << 48;
+constexpr std::uint64_t kStallingCopy = std::uint64_t{4} << 48;
 /// The cookie of a copy has its tier beside its number.
 constexpr std::uint64_t kTierShift = 40;
 constexpr std::uint64_t kPurposeMask = std::uint64_t{0xff} << 48;
@@ -75,17 +76,17 @@ BlockBatcher::BlockBatcher(const Setup& setup)
     KVTIER_ASSERT(tells, "the options were checked");
   }
   for (const PoolRules& pool : rules.pools) {
-    const bool first = tiers_.empty();
+    const bool first = accounts_.empty();
     block_tokens_.push_back(pool.block.value);
     const KvShares shares =
-        first ? hbm_shares(config_) : KvShares{.capacity = bytes(tiers_.size(), pool.capacity)};
-    tiers_.push_back(std::make_unique<Pool>(
+        first ? hbm_shares(config_) : KvShares{.capacity = bytes(accounts_.size(), pool.capacity)};
+    accounts_.push_back(std::make_unique<Pool>(
         Pool::Setup{.medium = medium_of(pool.name), .registry = setup.registry, .shares = shares}));
   }
-  later_writes_.resize(tiers_.size());
-  counted_.resize(tiers_.size());
+  later_writes_.resize(accounts_.size());
+  counted_.resize(accounts_.size());
   requests_.set_stored(this);
-  writes_back_ = tiers_.size() > 1 && rules.edges[0].write == Write::on_eviction &&
+  writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict &&
                  (!has_entries(rules.pools[0].unit) || rules.edges[0].stalls);
   loads_beside_writes_ = has_victims_behind(rules);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
@@ -108,7 +109,7 @@ void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
   work_[slot].priority = requests_.priority(slot);
   work_[slot].position = position;
   if (by_priority_ && requests_.next() == position &&
-      (aside_.empty() || precedes(slot, aside_.front()))) {
+      (asks_again_.empty() || precedes(slot, asks_again_.front()))) {
     lacks_room_ = false;
   }
   schedule_soon();
@@ -131,32 +132,8 @@ void BlockBatcher::on_completion(Completion completion) {
       break;
     case CompletionKind::transfer:
       if ((completion.payload & kOwnerMask) == kOwnTransfer) {
-        const std::uint64_t purpose = completion.payload & kPurposeMask;
-        const std::uint64_t rest = completion.payload & ~(kOwnerMask | kPurposeMask);
-        if (purpose == kFarLoad) {
-          start_load(static_cast<SessionSlot>(rest));
-        } else if (purpose == kFarIterationLoad) {
-          end_far_load();
-        } else if (purpose == kCopy) {
-          --copying_;
-          const std::uint64_t tier = rest >> kTierShift;
-          if (tier > 1) {
-            --later_writes_[tier].in_flight;
-            begin_later_writes();
-          }
-          on_copied(tier, static_cast<std::uint32_t>(rest));
-          if (tier == 1 && awaited_.erase(static_cast<std::uint32_t>(rest)) > 0) {
-            end_save();
-          }
-        } else if (purpose == kFetch) {
-          on_fetched(static_cast<std::uint32_t>(rest));
-        } else if (purpose == kSave) {
-          end_save();
-        } else if (purpose == kIterationLoad) {
-          load_.reset();
-        } else {
-          end_load(static_cast<SessionSlot>(rest));
-        }
+        end_transfer(completion.payload & kPurposeMask,
+                     completion.payload & ~(kOwnerMask | kPurposeMask));
       }
       break;
     case CompletionKind::timer:
@@ -167,6 +144,33 @@ void BlockBatcher::on_completion(Completion completion) {
       }
   }
   proceed();
+}
+
+void BlockBatcher::end_transfer(std::uint64_t purpose, std::uint64_t rest) {
+  if (purpose == kFetchForRequest) {
+    start_load(static_cast<SessionSlot>(rest));
+  } else if (purpose == kFetchForIteration) {
+    end_fetch_for_iteration();
+  } else if (purpose == kCopy) {
+    --copying_;
+    const std::uint64_t tier = rest >> kTierShift;
+    if (tier > 1) {
+      --later_writes_[tier].in_flight;
+      begin_later_writes();
+    }
+    on_copied(tier, static_cast<std::uint32_t>(rest));
+    if (tier == 1 && awaited_.erase(static_cast<std::uint32_t>(rest)) > 0) {
+      end_stalling_copy();
+    }
+  } else if (purpose == kPrefetch) {
+    on_prefetched(static_cast<std::uint32_t>(rest));
+  } else if (purpose == kStallingCopy) {
+    end_stalling_copy();
+  } else if (purpose == kIterationLoad) {
+    load_.reset();
+  } else {
+    end_load(static_cast<SessionSlot>(rest));
+  }
 }
 
 void BlockBatcher::on_copied(std::uint64_t tier, std::uint32_t id) {
@@ -180,7 +184,7 @@ void BlockBatcher::end_copy(std::uint64_t tier, std::uint32_t id) {
 }
 
 TierCounters BlockBatcher::counters(std::size_t tier) const {
-  return tiers_[tier]->counters(backend_.now());
+  return accounts_[tier]->counters(backend_.now());
 }
 
 Placement BlockBatcher::placement(SessionSlot slot) const {
@@ -202,10 +206,11 @@ Tokens BlockBatcher::common_prefix(SessionSlot a, SessionSlot b) const {
 void BlockBatcher::check_invariants() const {
   store_->check_invariants();
   const FreeBlocks free = store_->free_blocks();
-  KVTIER_ASSERT(tiers_.front()->total() == bytes(0, capacity_ - free.empty) &&
-                    tiers_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
-                "HBM has running requests and stored blocks");
-  KVTIER_ASSERT(ended_.empty() && begun_.empty() && kept_.empty() && !any_copies(),
+  KVTIER_ASSERT(
+      accounts_.front()->total() == bytes(0, capacity_ - free.empty) &&
+          accounts_.front()->used(Account::running) == bytes(0, capacity_ - free.available),
+      "HBM has running requests and stored blocks");
+  KVTIER_ASSERT(ended_.empty() && next_copies_.empty() && kept_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
 }
 
@@ -213,7 +218,7 @@ void BlockBatcher::check_invariants() const {
 
 void BlockBatcher::proceed() {
   if (gpu_ == Gpu::idle) {
-    if (!about_to_schedule_ && saving_ == 0) {
+    if (!about_to_schedule_ && stalling_copies_ == 0) {
       if (planned_) {
         launch_if_ready();
       } else {
@@ -237,7 +242,7 @@ bool BlockBatcher::has_candidate() const {
   if (std::ssize(running_) >= config_.serving.slots) {
     return false;
   }
-  const bool waiting = !aside_.empty() || requests_.queue_length() > 0;
+  const bool waiting = !asks_again_.empty() || requests_.queue_length() > 0;
   return (waiting && (!config_.serving.one_at_a_time || is_idle())) ||
          std::any_of(loading_.begin(), loading_.end(),
                      [&](SessionSlot slot) { return !work_[slot].loading; });
@@ -245,7 +250,7 @@ bool BlockBatcher::has_candidate() const {
 
 /// Nothing runs, and all that ended has been written.
 bool BlockBatcher::is_idle() const {
-  return running_.empty() && loading_.empty() && ended_.empty() && begun_.empty() &&
+  return running_.empty() && loading_.empty() && ended_.empty() && next_copies_.empty() &&
          kept_.empty() && !any_copies();
 }
 
@@ -256,8 +261,8 @@ void BlockBatcher::note_wait() {
   } else if (std::ssize(running_) >= config_.serving.slots) {
     requests_.waits().set(WaitCause::batch_slots, now);
   } else if (waits_for_storage()) {
-    requests_.waits().set(requests_.topology().wait_cause(tiers_[2]->medium(), tiers_[1]->medium()),
-                          now);
+    requests_.waits().set(
+        requests_.topology().wait_cause(accounts_[2]->medium(), accounts_[1]->medium()), now);
   } else {
     requests_.waits().set(lacks_room_ ? WaitCause::hbm_for_kv : WaitCause::gpu_compute, now);
   }
@@ -277,7 +282,7 @@ void BlockBatcher::schedule() {
 void BlockBatcher::launch_if_ready() {
   const bool has_memory = take_memory();
   settle();
-  if (has_memory && saving_ == 0) {
+  if (has_memory && stalling_copies_ == 0) {
     launch();
     return;
   }
@@ -323,7 +328,7 @@ void BlockBatcher::launch() {
   gpu_since_ = iteration_since_ = backend_.now();
   stopping_ = false;
   if (!prompts_.empty()) {
-    if (!begin_far_load()) {
+    if (!begin_fetch_for_iteration()) {
       start_iteration();
     }
   } else if (decoding_ > 0) {
@@ -334,7 +339,7 @@ void BlockBatcher::launch() {
     backend_.start_decode({.batch = decoding_,
                            .context = context_,
                            .iterations = iterations_within_room(least.value)});
-  } else if (some_left_ || !begun_.empty() || was_delayed) {
+  } else if (some_left_ || !next_copies_.empty() || was_delayed) {
     // A request whose load has ended during the delay joins the next plan.
     about_to_schedule_ = true;
     backend_.set_timer(backend_.now(), kBatcherTimer);
@@ -343,31 +348,32 @@ void BlockBatcher::launch() {
   }
 }
 
-bool BlockBatcher::begin_far_load() {
-  far_now_ = Tokens(0);
+bool BlockBatcher::begin_fetch_for_iteration() {
+  fetched_now_ = Tokens(0);
   for (const SessionSlot slot : prompts_) {
-    far_now_ += work_[slot].loads_from_behind;
+    fetched_now_ += work_[slot].loads_from_behind;
   }
-  if (far_now_.value == 0) {
+  if (fetched_now_.value == 0) {
     return false;
   }
   gpu_ = Gpu::waits;
-  static_cast<void>(load(2, far_now_, prompts_, kFarIterationLoad));
+  static_cast<void>(load(2, fetched_now_, prompts_, kFetchForIteration));
   return true;
 }
 
-void BlockBatcher::end_far_load() {
+void BlockBatcher::end_fetch_for_iteration() {
   const SimDuration waited = backend_.now() - gpu_since_;
-  const Medium from = tiers_[2]->medium();
+  const Medium from = accounts_[2]->medium();
   requests_.count_gpu(gpu_since_, {.exposed_load = waited});
-  requests_.end_command(waited, waited, requests_.topology().wait_cause(from, tiers_[1]->medium()));
+  requests_.end_command(waited, waited,
+                        requests_.topology().wait_cause(from, accounts_[1]->medium()));
   for (const SessionSlot slot : prompts_) {
     requests_.request(slot).exposed_load +=
-        waited * work_[slot].loads_from_behind.value / far_now_.value;
+        waited * work_[slot].loads_from_behind.value / fetched_now_.value;
   }
   gpu_since_ = backend_.now();
   start_iteration();
-  drop_arrivals(kFarIterationLoad);
+  drop_arrivals(kFetchForIteration);
 }
 
 void BlockBatcher::start_iteration() {
@@ -387,14 +393,14 @@ void BlockBatcher::start_iteration() {
        .decode_context = context_,
        .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
        .schedule = {.sizes = unequal_sizes_,
-                    .whole = loads && waits_for_whole_load(config_, tiers_[1]->medium())}});
+                    .whole = loads && waits_for_whole_load(config_, accounts_[1]->medium())}});
 }
 
 SessionSlot BlockBatcher::turn_without_room() const {
   const bool queued =
-      aside_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
-                         precedes(requests_.waiting(requests_.next()), aside_.front()));
-  return queued ? requests_.waiting(requests_.next()) : aside_.front();
+      asks_again_.empty() || (by_priority_ && requests_.queue_length() > 0 &&
+                              precedes(requests_.waiting(requests_.next()), asks_again_.front()));
+  return queued ? requests_.waiting(requests_.next()) : asks_again_.front();
 }
 
 void BlockBatcher::tell_running() {
@@ -521,11 +527,11 @@ void BlockBatcher::preempt(SessionSlot slot) {
   backend_.end_request(request_key(slot));
   set_preempted(slot);
   if (by_priority_) {
-    insert(aside_, slot);
+    insert(asks_again_, slot);
   } else {
-    aside_.insert(aside_.begin(), slot);
+    asks_again_.insert(asks_again_.begin(), slot);
   }
-  requests_.set_suspended(aside_.size());
+  requests_.set_suspended(asks_again_.size());
 }
 
 void BlockBatcher::set_preempted(SessionSlot slot) {
@@ -544,7 +550,7 @@ void BlockBatcher::admit_all(Tokens& budget) {
   lacks_room_ = false;
   requests_.begin_batch();
   std::size_t load = 0;
-  std::size_t aside = 0;
+  std::size_t again = 0;
   while (budget.value > 0 && std::ssize(running_) < config_.serving.slots) {
     if (load < loading_.size()) {
       const SessionSlot slot = loading_[load];
@@ -563,15 +569,15 @@ void BlockBatcher::admit_all(Tokens& budget) {
       return;
     }
     const bool queued = requests_.queue_length() > 0;
-    bool from_queue = aside == aside_.size();
+    bool from_queue = again == asks_again_.size();
     if (from_queue && !queued) {
       return;
     }
     if (by_priority_ && queued && !from_queue) {
-      from_queue = precedes(requests_.waiting(requests_.next()), aside_[aside]);
+      from_queue = precedes(requests_.waiting(requests_.next()), asks_again_[again]);
     }
     const QueuePosition position = from_queue ? requests_.next() : kNotQueued;
-    const SessionSlot slot = from_queue ? requests_.waiting(position) : aside_[aside];
+    const SessionSlot slot = from_queue ? requests_.waiting(position) : asks_again_[again];
     const Admitted admitted = admit(slot, budget);
     if (admitted == Admitted::no_room) {
       lacks_room_ = true;
@@ -579,18 +585,18 @@ void BlockBatcher::admit_all(Tokens& budget) {
     }
     if (admitted == Admitted::later) {
       if (from_queue) {
-        aside_.insert(aside_.begin() + static_cast<std::ptrdiff_t>(aside),
-                      requests_.take(position));
-        requests_.set_suspended(aside_.size());
+        asks_again_.insert(asks_again_.begin() + static_cast<std::ptrdiff_t>(again),
+                           requests_.take(position));
+        requests_.set_suspended(asks_again_.size());
       }
-      ++aside;
+      ++again;
       continue;
     }
     if (from_queue) {
       static_cast<void>(requests_.take(position));
     } else {
-      aside_.erase(aside_.begin() + static_cast<std::ptrdiff_t>(aside));
-      requests_.set_suspended(aside_.size());
+      asks_again_.erase(asks_again_.begin() + static_cast<std::ptrdiff_t>(again));
+      requests_.set_suspended(asks_again_.size());
     }
   }
 }
@@ -678,7 +684,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
     work.loading = true;
     begin_loading(slot);
     if (work.loads_from_behind.value > 0) {
-      static_cast<void>(load(2, work.loads_from_behind, {&slot, 1}, kFarLoad | slot));
+      static_cast<void>(load(2, work.loads_from_behind, {&slot, 1}, kFetchForRequest | slot));
     } else {
       start_load(slot);
     }
@@ -690,8 +696,8 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
 
 bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   Work& work = work_[slot];
-  const auto id =
-      acquire_blocks(slot, room, match, work.known && store_->offloads() ? work.id : RequestId{});
+  const auto id = acquire_blocks(slot, room, match,
+                                 work.in_store && store_->offloads() ? work.id : RequestId{});
   if (!id) {
     return false;
   }
@@ -702,7 +708,7 @@ bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
 void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& match) {
   Work& work = work_[slot];
   work.id = id;
-  work.known = true;
+  work.in_store = true;
   work.held = held;
   work.held_blocks_end = Tokens(blocks(held) * block_);
   work.loads = match.tokens - match.by_pool[0];
@@ -710,7 +716,7 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& matc
   work.far = match.far;
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
-    match.count_fetched(work.fetched);
+    match.count_fetched(work.prefetched);
     requests_.admitted(slot);
     note_found(slot, match);
   }
@@ -765,8 +771,8 @@ std::int64_t BlockBatcher::promised_blocks() const {
 
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   std::array<Tokens, kMedia> found{};
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
-    found[static_cast<std::size_t>(tiers_[i]->medium())] = match.by_pool[i];
+  for (std::size_t i = 0; i < accounts_.size(); ++i) {
+    found[static_cast<std::size_t>(accounts_[i]->medium())] = match.by_pool[i];
   }
   requests_.request(slot).set_found_of_prompt(found);
   if (requests_.fetches_kv(slot)) [[unlikely]] {
@@ -782,14 +788,14 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 TransferId BlockBatcher::move(std::size_t from, Tokens tokens, SessionSlot slot,
                               std::uint64_t cookie, std::span<const KvPiece> pieces) {
   const Bytes moved = stored_bytes_per_token_ * tokens.value;
-  tiers_[from]->count().read += moved;
+  accounts_[from]->count().read += moved;
   if (from == 1) {
     loaded_ += moved;
   } else {
-    tiers_[from - 1]->count().written += moved;
+    accounts_[from - 1]->count().written += moved;
   }
-  return backend_.start_transfer({.from = tiers_[from]->medium(),
-                                  .to = tiers_[from - 1]->medium(),
+  return backend_.start_transfer({.from = accounts_[from]->medium(),
+                                  .to = accounts_[from - 1]->medium(),
                                   .bytes = moved,
                                   .key = requests_.key(slot),
                                   .cookie = kOwnTransfer | cookie,
@@ -833,7 +839,7 @@ void BlockBatcher::drop_arrivals(std::uint64_t cookie) {
 
 void BlockBatcher::start_load(SessionSlot slot) {
   static_cast<void>(load(1, work_[slot].loads, {&slot, 1}, slot));
-  drop_arrivals(kFarLoad | slot);
+  drop_arrivals(kFetchForRequest | slot);
 }
 
 // ---- Calls of the store ----
@@ -931,13 +937,13 @@ void BlockBatcher::offer_all() {
 }
 
 void BlockBatcher::take_copies() {
-  if (tiers_.size() == 1) {
+  if (accounts_.size() == 1) {
     return;
   }
   bool later = false;
   for (const Copy& copy : store_->take_copies()) {
     if (copy.pool == 1 && store_->offloads()) {
-      begun_.push_back(copy);
+      next_copies_.push_back(copy);
     } else if (copy.pool > 1 && !copy.waits) {
       later_writes_[copy.pool].waiting.push_back(copy);
       later = true;
@@ -946,13 +952,13 @@ void BlockBatcher::take_copies() {
     }
   }
   for (const std::uint32_t id : store_->take_awaited()) {
-    const auto waits = std::ranges::find(begun_, id, &Copy::id);
-    if (waits != begun_.end()) {
+    const auto waits = std::ranges::find(next_copies_, id, &Copy::id);
+    if (waits != next_copies_.end()) {
       start_copy(*waits);
-      begun_.erase(waits);
+      next_copies_.erase(waits);
     }
     awaited_.insert(id);
-    begin_save();
+    begin_stalling_copy();
   }
   if (later) {
     begin_later_writes();
@@ -960,23 +966,24 @@ void BlockBatcher::take_copies() {
 }
 
 void BlockBatcher::start_copies() {
-  std::for_each(begun_.begin(), begun_.end(), [&](const Copy& copy) { start_copy(copy); });
-  begun_.clear();
+  std::for_each(next_copies_.begin(), next_copies_.end(),
+                [&](const Copy& copy) { start_copy(copy); });
+  next_copies_.clear();
 }
 
 void BlockBatcher::start_copy(const Copy& copy) {
   if (copy.waits) {
-    begin_save();
+    begin_stalling_copy();
   } else {
     ++copying_;
   }
-  start_write(copy, kOwnTransfer | (copy.waits ? kSave : cookie_of(copy.pool, copy.id)));
+  start_write(copy, kOwnTransfer | (copy.waits ? kStallingCopy : cookie_of(copy.pool, copy.id)));
 }
 
 /// To a tier from the one before it.
 void BlockBatcher::start_write(const Copy& copy, std::uint64_t cookie) {
-  Pool& from = *tiers_[copy.pool - 1];
-  Pool& to = *tiers_[copy.pool];
+  Pool& from = *accounts_[copy.pool - 1];
+  Pool& to = *accounts_[copy.pool];
   const Bytes written = bytes(copy.pool, copy.blocks);
   pieces_.clear();
   if (backend_.has_bytes()) [[unlikely]] {
@@ -1001,7 +1008,7 @@ void BlockBatcher::begin_later_writes() {
   // HiCache has one thread that backs up, LMCache four workers of a disk.
   const std::int64_t most = is_tree_ ? 1 : 4;
   for (LaterWrites& writes : later_writes_) {
-    while (saving_ == 0 && writes.in_flight < most && !writes.waiting.empty()) {
+    while (stalling_copies_ == 0 && writes.in_flight < most && !writes.waiting.empty()) {
       ++writes.in_flight;
       start_copy(writes.waiting.front());
       writes.waiting.pop_front();
@@ -1009,18 +1016,18 @@ void BlockBatcher::begin_later_writes() {
   }
 }
 
-void BlockBatcher::begin_save() {
-  if (saving_++ == 0) {
-    saving_since_ = backend_.now();
+void BlockBatcher::begin_stalling_copy() {
+  if (stalling_copies_++ == 0) {
+    stalled_since_ = backend_.now();
   }
 }
 
-void BlockBatcher::end_save() {
-  if (--saving_ == 0) {
+void BlockBatcher::end_stalling_copy() {
+  if (--stalling_copies_ == 0) {
     begin_later_writes();
-    requests_.count_gpu(saving_since_, {.exposed_save = backend_.now() - saving_since_});
-    requests_.report_gpu(GpuActivity::save_stall, saving_since_, -1, 0);
-    drop_arrivals(kSave);
+    requests_.count_gpu(stalled_since_, {.exposed_save = backend_.now() - stalled_since_});
+    requests_.report_gpu(GpuActivity::save_stall, stalled_since_, -1, 0);
+    drop_arrivals(kStallingCopy);
   }
 }
 
@@ -1037,7 +1044,7 @@ void BlockBatcher::finish_iteration() {
   requests_.count_gpu(gpu_since_,
                       {.prefill = prefill, .decode = decode_part, .exposed_load = waited});
   requests_.end_command(now - gpu_since_, waited,
-                        loads ? requests_.topology().wait_cause(tiers_[1]->medium(), Medium::hbm)
+                        loads ? requests_.topology().wait_cause(accounts_[1]->medium(), Medium::hbm)
                               : WaitCause::gpu_compute);
   const auto prompts = static_cast<std::int64_t>(prompts_.size());
   requests_.report_gpu(
@@ -1215,7 +1222,7 @@ void BlockBatcher::leave_running(SessionSlot slot) {
 
 void BlockBatcher::settle() {
   const SimTime now = backend_.now();
-  Pool& hbm = *tiers_.front();
+  Pool& hbm = *accounts_.front();
   const FreeBlocks free = store_->free_blocks();
   const Bytes running = bytes(0, capacity_ - free.available) - hbm.used(Account::running);
   const Bytes stored = bytes(0, free.available - free.empty) - hbm.stored();
@@ -1226,13 +1233,14 @@ void BlockBatcher::settle() {
   if (running.value > 0) {
     hbm.charge(Account::running, running);
   }
-  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+  for (std::size_t i = 0; i < accounts_.size(); ++i) {
     const PoolCounters all = store_->counters(i);
-    tiers_[i]->count().insertions += all.inserted - counted_[i].inserted;
-    tiers_[i]->count().evictions += all.evicted - counted_[i].evicted;
-    tiers_[i]->count().refused += all.skipped - counted_[i].skipped;
+    accounts_[i]->count().insertions += all.inserted - counted_[i].inserted;
+    accounts_[i]->count().evictions += all.evicted - counted_[i].evicted;
+    accounts_[i]->count().refused += all.skipped - counted_[i].skipped;
     if (i > 0) {
-      tiers_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - tiers_[i]->stored(), now);
+      accounts_[i]->charge_stored(bytes(i, store_->resident_blocks(i)) - accounts_[i]->stored(),
+                                  now);
     }
     counted_[i] = all;
   }

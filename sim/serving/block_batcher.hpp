@@ -37,10 +37,10 @@ namespace kvtier {
 /// (`/system/load/wait: request`), and asks again in the next iteration if another loads some of
 /// it from a tier that is not shared, or if some is still being written there. With `batch` it runs
 /// at once, and the iteration with the first chunk of its prompt waits for the load. KV that lies
-/// behind the second tier is first read into that tier, in both cases. What
-/// iterations compute is offered to an offload as they are put together; the copies begin with the
-/// next iteration. If no prompt is in work, a decode runs in one jump to the iteration at which a
-/// request ends, blocks run out, or one is offered.
+/// behind the second tier is first fetched into that tier, in both cases. Blocks that an iteration
+/// computes are offered to an offload when it is planned; the copies begin with the next iteration.
+/// If no prompt is in work, a decode runs in one jump to the iteration at which a request ends,
+/// blocks run out, or one is offered.
 ///
 /// With `/system/blocks/whole_response` a request is admitted only if its whole response has room,
 /// too, beside what running requests have still to take. With `delays_duplicates` one that would
@@ -66,10 +66,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   void on_turn(SessionSlot slot) override;
   void on_enqueued(SessionSlot slot, QueuePosition position) override;
   void on_completion(Completion completion) override;
-  [[nodiscard]] std::size_t tier_count() const override { return tiers_.size(); }
-  [[nodiscard]] Medium medium(std::size_t tier) const override { return tiers_[tier]->medium(); }
+  [[nodiscard]] std::size_t tier_count() const override { return accounts_.size(); }
+  [[nodiscard]] Medium medium(std::size_t tier) const override { return accounts_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
-  [[nodiscard]] const Pool& hbm() const override { return *tiers_.front(); }
+  [[nodiscard]] const Pool& hbm() const override { return *accounts_.front(); }
   /// Extents and sequences are found from the beginning of their write on.
   [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
     return tier > 0 && has_entries(config_.system.blocks->unit) &&
@@ -77,7 +77,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
-    return tiers_.size() > 1 && medium == tiers_[1]->medium() ? loaded_ : Bytes(0);
+    return accounts_.size() > 1 && medium == accounts_[1]->medium() ? loaded_ : Bytes(0);
   }
   [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
@@ -85,7 +85,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void on_arrived(SessionSlot slot) override;
   void let_go_kept(std::uint32_t request) override;
   [[nodiscard]] Store* block_store() override { return store_; }
-  [[nodiscard]] bool waits_for_copies() const override { return !aside_.empty(); }
+  [[nodiscard]] bool waits_for_copies() const override { return !asks_again_.empty(); }
   void ask_again() override { schedule_soon(); }
   void check_invariants() const override;
   // StoredKv
@@ -119,7 +119,7 @@ class BlockBatcher : public Batcher, private StoredKv {
     /// In the iteration in work: tokens of its prompt, or one of its response.
     Tokens chunk;
     bool decodes_now = false;
-    /// Tokens that it, or its iteration, loads, and those of them from behind the second tier.
+    /// Tokens that it, or its iteration, loads, and those of them that are fetched first.
     Tokens loads;
     Tokens loads_from_behind;
     /// Behind the last one.
@@ -131,13 +131,13 @@ class BlockBatcher : public Batcher, private StoredKv {
     bool counted = false;
     /// KV of its prompt comes from another instance.
     bool fetches_kv = false;
-    /// It holds a number of the store.
-    bool known = false;
+    /// The store knows it as `id`.
+    bool in_store = false;
     /// Not all that was computed has been taken by the tier behind.
     bool offers_again = false;
-    /// The fetch from storage for it while it waits (0: none), and the tokens that came.
-    std::uint32_t fetch = 0;
-    Tokens fetched;
+    /// The prefetch from storage for it while it waits (0: none), and the tokens that came.
+    std::uint32_t prefetch = 0;
+    Tokens prefetched;
   };
   enum class Admitted : std::uint8_t { runs, loads, later, no_room };
 
@@ -150,11 +150,13 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] virtual bool has_candidate() const;
   /// A decode has run for so many iterations.
   virtual void on_decoded(std::int64_t) {}
+  /// `rest`: the request or the copy, as in the cookie.
+  void end_transfer(std::uint64_t purpose, std::uint64_t rest);
   /// A copy to a tier from the one before it is complete.
   virtual void on_copied(std::uint64_t tier, std::uint32_t id);
   void end_copy(std::uint64_t tier, std::uint32_t id);
-  /// A transfer of kFetch, or a timer of kDeadlineTimer, has ended.
-  virtual void on_fetched(std::uint32_t) {}
+  /// A transfer of kPrefetch, or a timer of kDeadlineTimer, has ended.
+  virtual void on_prefetched(std::uint32_t) {}
   virtual void on_deadline() {}
   /// The waiting turn that is refused: it has no room although nothing runs.
   [[nodiscard]] virtual SessionSlot turn_without_room() const;
@@ -163,8 +165,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// All that wait are passed over, while storage is read for them.
   [[nodiscard]] virtual bool waits_for_storage() const { return false; }
 
-  /// The purpose of a transfer that a waiting request asked for, in its cookie.
-  static constexpr std::uint64_t kFetch = std::uint64_t{5} << 48;
+  /// The purpose of a transfer from storage for a request that waits, in its cookie.
+  static constexpr std::uint64_t kPrefetch = std::uint64_t{5} << 48;
 
   void proceed();
   /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
@@ -176,9 +178,10 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// By the requests of the planned iteration.
   [[nodiscard]] Tokens tokens_to_load() const;
   void load_prompts();
-  /// The iteration reads KV from behind the second tier, before it loads it. False: there is none.
-  [[nodiscard]] bool begin_far_load();
-  void end_far_load();
+  /// KV from behind the second tier comes to that tier, before the iteration loads it. False: there
+  /// is none.
+  [[nodiscard]] bool begin_fetch_for_iteration();
+  void end_fetch_for_iteration();
   void start_iteration();
   /// A decode ends with its iteration, since something has changed.
   void stop_decode();
@@ -213,8 +216,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
   [[nodiscard]] bool acquire(SessionSlot slot, const Room& room, Match& match);
-  /// It has been acquired, and has memory for so many tokens. What was fetched for it counts as
-  /// found in storage.
+  /// It has been acquired, and has memory for so many tokens. KV that was prefetched for it is
+  /// counted as found in storage.
   void hold(SessionSlot slot, RequestId id, Tokens held, Match& match);
   void run(SessionSlot slot, Tokens chunk, Tokens& budget);
   /// Throws ConfigError: the turn has no room although it runs alone.
@@ -273,8 +276,8 @@ class BlockBatcher : public Batcher, private StoredKv {
              return !writes.waiting.empty();
            });
   }
-  void begin_save();
-  void end_save();
+  void begin_stalling_copy();
+  void end_stalling_copy();
   /// Begins copies behind the second tier, as many as may be in flight.
   void begin_later_writes();
   [[nodiscard]] bool is_idle() const;
@@ -315,7 +318,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   Backend& backend_;
   Requests& requests_;
   Contexts contexts_;
-  std::vector<std::unique_ptr<Pool>> tiers_;
+  /// By tier.
+  std::vector<std::unique_ptr<Pool>> accounts_;
   std::optional<BlockDecisions> decisions_;
   std::optional<BlockBytes> bytes_;
   std::unique_ptr<Store> own_store_;
@@ -352,9 +356,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<Work> work_;  // by session
   /// In the order of their admission.
   std::vector<SessionSlot> running_;
-  /// Preempted requests and those that ask again: they come before the queue, or in order of
-  /// priority.
-  std::vector<SessionSlot> aside_;
+  /// Preempted requests and those that were passed over. They ask again before the queue, or in
+  /// order of priority.
+  std::vector<SessionSlot> asks_again_;
   /// In the order in which their loads began, or of priority.
   std::vector<SessionSlot> loading_;
   struct Ended {
@@ -370,21 +374,21 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::unordered_map<std::uint32_t, Kept> kept_;
   /// Requests that ended in the last iteration, of which the tier behind does not know yet.
   std::vector<Ended> ended_;
-  /// Copies that begin with the next iteration, and those in work.
-  std::vector<Copy> begun_;
+  /// Copies that begin with the next iteration, and the number of those in flight.
+  std::vector<Copy> next_copies_;
   std::int64_t copying_ = 0;
-  /// Copies behind the second tier that have not begun, because others are in flight or saves are.
+  /// Copies behind the second tier that have not begun, because others are in flight or stall.
   struct LaterWrites {
     std::deque<Copy> waiting;
     std::int64_t in_flight = 0;
   };
   /// By tier.
   std::vector<LaterWrites> later_writes_;
-  /// Saves that the next iteration waits for.
-  std::int64_t saving_ = 0;
-  /// Copies among them: the memory from which they are copied is taken.
+  /// Copies that the next iteration waits for.
+  std::int64_t stalling_copies_ = 0;
+  /// Those among them whose source memory is about to be taken (Store::take_awaited).
   std::unordered_set<std::uint32_t> awaited_;
-  SimTime saving_since_;
+  SimTime stalled_since_;
 
   Gpu gpu_ = Gpu::idle;
   SimTime gpu_since_;
@@ -393,7 +397,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool stopping_ = false;
   /// The next iteration is put together when all that happens now has happened.
   bool about_to_schedule_ = false;
-  /// It is, and waits for the copies and saves that make room for it.
+  /// It is, and waits for the copies that make room for it.
   bool planned_ = false;
   /// It has waited for them at least once.
   bool is_delayed_ = false;
@@ -409,9 +413,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// of the planned one has begun.
   std::optional<TransferId> load_;
   bool load_began_ = false;
-  /// Tokens that the iteration in work loads, and those of them from behind the second tier.
+  /// Tokens that the iteration in work loads, and those of them that are fetched first.
   Tokens loaded_now_;
-  Tokens far_now_;
+  Tokens fetched_now_;
   std::int64_t decoding_ = 0;
   Tokens context_;
   SimDuration decode_per_request_;

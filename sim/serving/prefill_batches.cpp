@@ -39,7 +39,7 @@ PrefillBatches::PrefillBatches(const Setup& setup)
       first_share_(room_.share) {}
 
 void PrefillBatches::on_enqueued(SessionSlot slot, QueuePosition position) {
-  begin_fetch(slot);
+  begin_prefetch(slot);
   BlockBatcher::on_enqueued(slot, position);
 }
 
@@ -102,7 +102,7 @@ void PrefillBatches::choose_waiting() {
       return;
     }
     const QueuePosition position = requests_.next();
-    if (!is_fetched(requests_.waiting(position))) {
+    if (!is_prefetched(requests_.waiting(position))) {
       requests_.hide(position);
       continue;
     }
@@ -161,7 +161,7 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   const Tokens nearest = match.by_pool[0];
-  const Tokens behind = tiers_.size() > 1 ? match.by_pool[1] : Tokens(0);
+  const Tokens behind = accounts_.size() > 1 ? match.by_pool[1] : Tokens(0);
   if (step(work.prompt, nearest + behind).value <= 0) {
     static_cast<void>(store_->refresh(prompt));
     return Chosen::no_budget;
@@ -204,38 +204,39 @@ Tokens PrefillBatches::step(Tokens prompt, Tokens known) const {
 
 // ---- Storage ----
 
-void PrefillBatches::begin_fetch(SessionSlot slot) {
-  if (tiers_.size() < 3) {
+void PrefillBatches::begin_prefetch(SessionSlot slot) {
+  if (accounts_.size() < 3) {
     return;
   }
   const auto begun = store_->prefetch(prompt_of(slot));
   settle();
   if (begun) {
-    work_[slot].fetch = begun->id;
-    fetches_[begun->id] = {.slot = slot, .wanted = *begun};
+    work_[slot].prefetch = begun->id;
+    prefetches_[begun->id] = {.slot = slot, .wanted = *begun};
     read_next();
   }
 }
 
 void PrefillBatches::read_next() {
-  const auto next = std::find_if_not(fetches_.begin(), fetches_.end(),
+  const auto next = std::find_if_not(prefetches_.begin(), prefetches_.end(),
                                      [](const auto& one) { return one.second.is_complete(); });
-  if (reading_ || next == fetches_.end()) {
+  if (reading_ || next == prefetches_.end()) {
     return;
   }
-  const Fetch& fetch = next->second;
-  const Tokens batch = std::min(Tokens(storage_.batch * block_), fetch.wanted.tokens - fetch.came);
+  const PrefetchInFlight& prefetch = next->second;
+  const Tokens batch =
+      std::min(Tokens(storage_.batch * block_), prefetch.wanted.tokens - prefetch.came);
   pieces_.clear();
   if (backend_.has_bytes()) [[unlikely]] {
-    add_fetched(fetch, batch);
+    add_prefetched(prefetch, batch);
   }
-  static_cast<void>(move(2, batch, fetch.slot, kFetch | next->first, pieces_));
+  static_cast<void>(move(2, batch, prefetch.slot, kPrefetch | next->first, pieces_));
   reading_ = true;
 }
 
-void PrefillBatches::add_fetched(const Fetch& fetch, Tokens tokens) {
-  Tokens before = fetch.came;
-  for (const Stretch& stretch : fetch.wanted.stretches) {
+void PrefillBatches::add_prefetched(const PrefetchInFlight& prefetch, Tokens tokens) {
+  Tokens before = prefetch.came;
+  for (const Stretch& stretch : prefetch.wanted.stretches) {
     KvPiece piece = piece_of(contexts_.streams(), stretch, Tokens(block_));
     const Tokens skipped = std::min(before, piece.count);
     before -= skipped;
@@ -248,55 +249,56 @@ void PrefillBatches::add_fetched(const Fetch& fetch, Tokens tokens) {
   }
 }
 
-void PrefillBatches::on_fetched(std::uint32_t id) {
+void PrefillBatches::on_prefetched(std::uint32_t id) {
   reading_ = false;
-  if (const auto found = fetches_.find(id); found != fetches_.end()) {
-    Fetch& fetch = found->second;
-    fetch.came = std::min(fetch.came + Tokens(storage_.batch * block_), fetch.wanted.tokens);
-    if (fetch.is_complete()) {
+  if (const auto found = prefetches_.find(id); found != prefetches_.end()) {
+    PrefetchInFlight& prefetch = found->second;
+    prefetch.came =
+        std::min(prefetch.came + Tokens(storage_.batch * block_), prefetch.wanted.tokens);
+    if (prefetch.is_complete()) {
       stop_decode();
     }
   } else {
-    drop_arrivals(kFetch | id);
+    drop_arrivals(kPrefetch | id);
   }
   read_next();
 }
 
-void PrefillBatches::end_fetch(std::uint32_t id) {
-  const auto found = fetches_.find(id);
-  const Fetch fetch = found->second;
-  fetches_.erase(found);
-  passed_over_ -= fetch.passed_over ? 1 : 0;
-  work_[fetch.slot].fetch = 0;
-  work_[fetch.slot].fetched = store_->prefetched(id, fetch.came);
-  drop_arrivals(kFetch | id);
+void PrefillBatches::end_prefetch(std::uint32_t id) {
+  const auto found = prefetches_.find(id);
+  const PrefetchInFlight prefetch = found->second;
+  prefetches_.erase(found);
+  passed_over_ -= prefetch.passed_over ? 1 : 0;
+  work_[prefetch.slot].prefetch = 0;
+  work_[prefetch.slot].prefetched = store_->prefetched(id, prefetch.came);
+  drop_arrivals(kPrefetch | id);
 }
 
-bool PrefillBatches::is_fetched(SessionSlot slot) {
-  const std::uint32_t id = work_[slot].fetch;
+bool PrefillBatches::is_prefetched(SessionSlot slot) {
+  const std::uint32_t id = work_[slot].prefetch;
   if (id == 0) {
     return true;
   }
-  Fetch& fetch = fetches_.at(id);
+  PrefetchInFlight& prefetch = prefetches_.at(id);
   const SimTime now = backend_.now();
-  if (storage_.wait == FetchWait::best_effort || (fetch.deadline && *fetch.deadline <= now)) {
-    end_fetch(id);
+  if (storage_.wait == FetchWait::best_effort || (prefetch.deadline && *prefetch.deadline <= now)) {
+    end_prefetch(id);
     return true;
   }
-  if (storage_.wait == FetchWait::timeout && !fetch.deadline) {
-    const std::int64_t blocks = fetch.wanted.asked.value / block_;
-    fetch.deadline =
+  if (storage_.wait == FetchWait::timeout && !prefetch.deadline) {
+    const std::int64_t blocks = prefetch.wanted.asked.value / block_;
+    prefetch.deadline =
         now + storage_.timeout + storage_.timeout_per_1024_tokens * (blocks * block_) / 1024;
-    backend_.set_timer(*fetch.deadline, kDeadlineTimer);
+    backend_.set_timer(*prefetch.deadline, kDeadlineTimer);
   }
-  passed_over_ += std::exchange(fetch.passed_over, true) ? 0 : 1;
+  passed_over_ += std::exchange(prefetch.passed_over, true) ? 0 : 1;
   return false;
 }
 
 void PrefillBatches::on_deadline() {
-  for (auto& [id, fetch] : fetches_) {
-    if (fetch.passed_over && *fetch.deadline <= backend_.now()) {
-      fetch.passed_over = false;
+  for (auto& [id, prefetch] : prefetches_) {
+    if (prefetch.passed_over && *prefetch.deadline <= backend_.now()) {
+      prefetch.passed_over = false;
       --passed_over_;
       stop_decode();
     }
@@ -310,7 +312,7 @@ void PrefillBatches::on_copied(std::uint64_t tier, std::uint32_t id) {
 
 bool PrefillBatches::note_ends() {
   const auto is_first_complete = [&] {
-    return !fetches_.empty() && fetches_.begin()->second.is_complete();
+    return !prefetches_.empty() && prefetches_.begin()->second.is_complete();
   };
   const bool any = !copied_[1].empty() || is_first_complete() || !copied_[2].empty();
   const auto note_copies = [&](std::size_t tier) {
@@ -320,7 +322,7 @@ bool PrefillBatches::note_ends() {
   };
   note_copies(1);
   while (is_first_complete()) {
-    end_fetch(fetches_.begin()->first);
+    end_prefetch(prefetches_.begin()->first);
   }
   note_copies(2);
   return any;
@@ -328,7 +330,7 @@ bool PrefillBatches::note_ends() {
 
 void PrefillBatches::check_invariants() const {
   BlockBatcher::check_invariants();
-  KVTIER_ASSERT(fetches_.empty() && passed_over_ == 0, "no request waits for storage");
+  KVTIER_ASSERT(prefetches_.empty() && passed_over_ == 0, "no request waits for storage");
 }
 
 // ---- Decoding ----
@@ -383,7 +385,7 @@ bool PrefillBatches::preempt_for_decode() {
   }
   for (const SessionSlot slot : preempted) {
     static_cast<void>(requests_.enqueue(slot));
-    begin_fetch(slot);
+    begin_prefetch(slot);
   }
   if (!has_room) {
     expect_more_room(kept.back());
@@ -407,7 +409,7 @@ bool PrefillBatches::preempt_for_decode() {
 
 void PrefillBatches::expect_more_room(SessionSlot slot) {
   settle();
-  if (!any_copies() && fetches_.empty()) {
+  if (!any_copies() && prefetches_.empty()) {
     refuse_turn(slot);
   }
 }

@@ -27,10 +27,10 @@ namespace kvtier {
 ///
 /// KV is copied to the tier behind HBM from the end of the batch that computed it. If it is written
 /// there on eviction, a batch waits for the copies that free its memory. It also waits while copies
-/// to storage and fetches keep nodes where they are; SGLang fails there. Requests that wait fetch
-/// from the storage behind that tier (engines.md 2.3), and are passed over as
+/// to storage and prefetches keep nodes where they are; SGLang fails there. Requests that wait
+/// prefetch from the storage behind that tier (engines.md 2.3), and are passed over as
 /// `/system/blocks/storage_fetch` says. Storage reads for one request and writes one node at a
-/// time. The scheduler notices finished copies and fetches when it puts the next batch together.
+/// time. The scheduler notices finished copies and prefetches when it puts the next batch together.
 class PrefillBatches final : public BlockBatcher {
  public:
   explicit PrefillBatches(const Setup& setup);
@@ -41,7 +41,7 @@ class PrefillBatches final : public BlockBatcher {
   [[nodiscard]] bool has_candidate() const override;
   void on_decoded(std::int64_t iterations) override;
   void on_copied(std::uint64_t tier, std::uint32_t id) override;
-  void on_fetched(std::uint32_t id) override;
+  void on_prefetched(std::uint32_t id) override;
   void on_deadline() override;
   [[nodiscard]] SessionSlot turn_without_room() const override { return without_room_; }
   [[nodiscard]] bool take_memory() override;
@@ -63,7 +63,7 @@ class PrefillBatches final : public BlockBatcher {
   [[nodiscard]] bool decode_all();
   /// False: the last request that runs has to wait for room.
   [[nodiscard]] bool preempt_for_decode();
-  /// Copies or fetches go on, which keep KV where it is. If not, the request has no room.
+  /// Copies or prefetches go on, which keep KV where it is. If not, the request has no room.
   void expect_more_room(SessionSlot slot);
   /// Blocks that the next token of each takes.
   [[nodiscard]] std::int64_t next_blocks(const std::vector<SessionSlot>& slots) const;
@@ -78,7 +78,7 @@ class PrefillBatches final : public BlockBatcher {
   [[nodiscard]] double share() const;
 
   /// KV that comes from storage for a request, batch by batch.
-  struct Fetch {
+  struct PrefetchInFlight {
     SessionSlot slot = 0;
     Prefetch wanted;
     Tokens came;
@@ -88,13 +88,13 @@ class PrefillBatches final : public BlockBatcher {
 
     [[nodiscard]] bool is_complete() const { return came == wanted.tokens; }
   };
-  void begin_fetch(SessionSlot slot);
+  void begin_prefetch(SessionSlot slot);
   /// Names the next `tokens` tokens in pieces_.
-  void add_fetched(const Fetch& fetch, Tokens tokens);
+  void add_prefetched(const PrefetchInFlight& prefetch, Tokens tokens);
   void read_next();
-  void end_fetch(std::uint32_t id);
+  void end_prefetch(std::uint32_t id);
   /// Whether the scheduler may choose the request; if not, it is passed over.
-  [[nodiscard]] bool is_fetched(SessionSlot slot);
+  [[nodiscard]] bool is_prefetched(SessionSlot slot);
   /// Returns whether there were any.
   bool note_ends();
   [[nodiscard]] bool any_candidate() const { return requests_.queue_length() > passed_over_; }
@@ -114,7 +114,7 @@ class PrefillBatches final : public BlockBatcher {
 
   StorageFetchConfig storage_;
   /// In the order in which they began. Storage is read for the first that is not complete.
-  std::map<std::uint32_t, Fetch> fetches_;
+  std::map<std::uint32_t, PrefetchInFlight> prefetches_;
   bool reading_ = false;
   std::size_t passed_over_ = 0;
   /// Copies, by tier, that have ended since the last batch.

@@ -106,8 +106,8 @@ StoreRules rules_of(const RunConfig& config) {
     if (!rules.pools.empty()) {
       EdgeRules edge = of_blocks.edge;
       edge.write = of_blocks.after_uses                   ? Write::after_uses
-                   : tier.write == WriteMoment::on_create ? Write::with_compute
-                                                          : Write::on_eviction;
+                   : tier.write == WriteMoment::on_create ? Write::on_create
+                                                          : Write::on_evict;
       edge.uses = of_blocks.after_uses.value_or(edge.uses);
       edge.exclusive = !tier.inclusive;
       edge.prompts_only = edge.prompts_only && blocks.unit != EvictionUnit::node;

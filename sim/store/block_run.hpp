@@ -19,10 +19,11 @@ struct BlockRun {
   [[nodiscard]] Stretch stretch() const { return {stream, begin, end}; }
 };
 
-/// Blocks that are alike in a pool: present, all in one extent, or absent.
+/// Blocks that are alike in a pool: present, all in one segment, or absent. A segment is an extent
+/// of ExtentPool or an entry of EntryPool.
 struct Piece {
   bool present = false;
-  std::uint32_t extent = UINT32_MAX;
+  std::uint32_t segment = UINT32_MAX;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };

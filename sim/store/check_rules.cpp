@@ -102,7 +102,7 @@ class Checks {
       refuse(i == 0 || !rules_.requests_in_first || victims_ || is_offload_at(i), i,
              "blocks/relief/in_background",
              "true, but behind a tier of blocks in hbm where uses count at the look-up");
-      refuse(is_third(i) && (offload_ || rules_.edges[i - 1].write != Write::with_compute), i,
+      refuse(is_third(i) && (offload_ || rules_.edges[i - 1].write != Write::on_create), i,
              "blocks/relief/in_background",
              "true, but for a tier that is written on_create behind one where uses count at the "
              "look-up");
@@ -131,11 +131,11 @@ class Checks {
 
   void check_edge(std::size_t i) {
     const EdgeRules& edge = rules_.edges[i - 1];
-    refuse(edge.least_priority > 0 && (edge.write != Write::on_eviction || !blocks_), i,
+    refuse(edge.least_priority > 0 && (edge.write != Write::on_evict || !blocks_), i,
            "blocks/least_priority",
            "0, but for blocks that are written when they leave the tier above");
     refuse(edge.frequency &&
-               (!blocks_ || !is_third(i) || edge.exclusive || edge.write != Write::with_compute),
+               (!blocks_ || !is_third(i) || edge.exclusive || edge.write != Write::on_create),
            i, "blocks/frequency",
            "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
     refuse(edge.least_load.value > 0 && !nodes_, i, "blocks/least_load", "0, but behind nodes");
@@ -156,7 +156,7 @@ class Checks {
     }
     const EdgeRules& edge = rules_.edges[0];
     if (victims_) {
-      refuse(edge.write == Write::with_compute, i, "inclusive",
+      refuse(edge.write == Write::on_create, i, "inclusive",
              "true behind a tier of blocks in hbm, but with write on_evict");
       refuse(edge.write == Write::after_uses, i, "blocks/after_uses",
              "\"none\" for a tier that has what leaves hbm");
@@ -165,7 +165,7 @@ class Checks {
       refuse(!edge.promotes, i, "blocks/promotes", "true for a tier that has what leaves hbm");
       return;
     }
-    refuse(edge.write == Write::on_eviction && !nodes_, i, "write",
+    refuse(edge.write == Write::on_evict && !nodes_, i, "write",
            "on_create behind a tier of blocks in hbm");
     refuse(edge.exclusive, i, "inclusive", "true behind a tier of blocks in hbm");
     refuse(edge.write == Write::after_uses && pool.touch == Touch::lookup, i, "blocks/after_uses",
@@ -185,8 +185,7 @@ class Checks {
     const EdgeRules& edge = rules_.edges[i - 1];
     refuse(!edge.promotes, i, "blocks/promotes", "true for nodes");
     if (i > 1) {
-      refuse(edge.write == Write::on_eviction, i, "write",
-             "on_create for the storage behind nodes");
+      refuse(edge.write == Write::on_evict, i, "write", "on_create for the storage behind nodes");
       refuse(edge.write == Write::after_uses, i, "blocks/after_uses",
              "\"none\" for the storage behind nodes");
       refuse(edge.exclusive, i, "inclusive", "true for the storage behind nodes");

@@ -219,14 +219,14 @@ void describe(V& v, PoolRules& c) {
 
 /// When KV is written to the next pool.
 enum class Write : std::uint8_t {
-  with_compute,  // with each block that comes into the pool above, or is used there
-  after_uses,    // from the n-th use above on; coming in is the first use, or being offered
-  on_eviction,   // when the block leaves the pool above
+  on_create,   // with each block that comes into the pool above, or is used there
+  after_uses,  // from the n-th use above on; coming in is the first use, or being offered
+  on_evict,    // when the block leaves the pool above
 };
 constexpr auto enum_names(Write) {
   using Name = std::pair<std::string_view, Write>;
-  return std::array{Name{"with_compute", Write::with_compute},
-                    Name{"after_uses", Write::after_uses}, Name{"on_eviction", Write::on_eviction}};
+  return std::array{Name{"on_create", Write::on_create}, Name{"after_uses", Write::after_uses},
+                    Name{"on_evict", Write::on_evict}};
 }
 
 /// Handling of a write without room.
@@ -258,15 +258,15 @@ void describe(V& v, FrequencyFilter& c) {
 
 /// The edge from a pool to the next slower one.
 struct EdgeRules {
-  Write write = Write::with_compute;
+  Write write = Write::on_create;
   /// For after_uses.
   std::int64_t uses = 2;
   /// For after_uses of an offload: offers of so many blocks are counted.
   std::int64_t counted = 64'000;
-  /// Only for with_compute behind the second pool, of blocks: those that come into the pool above
+  /// Only for on_create behind the second pool, of blocks: those that come into the pool above
   /// are counted.
   std::optional<FrequencyFilter> frequency{};
-  /// Only for on_eviction of blocks: blocks of a lower priority in the pool above are dropped.
+  /// Only for on_evict of blocks: blocks of a lower priority in the pool above are dropped.
   std::int64_t least_priority = 0;
   /// A block leaves the slower pool when it comes into the faster one.
   bool exclusive = false;
@@ -460,7 +460,7 @@ struct StoreRules : SharingRules {
 /// Whether the next iteration waits for writes to the slower pool: victims leave their memory when
 /// they are written.
 [[nodiscard]] inline bool stalls_for_writes(const EdgeRules& edge) {
-  return edge.stalls || edge.write == Write::on_eviction;
+  return edge.stalls || edge.write == Write::on_evict;
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

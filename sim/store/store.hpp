@@ -49,7 +49,7 @@ struct Room {
   bool arrives = false;
 };
 
-/// A move of blocks to a pool from the one before it that has begun.
+/// A copy of blocks to a pool from the one before it that has begun.
 struct Copy {
   std::uint32_t id = 0;
   std::int64_t blocks = 0;
@@ -142,8 +142,8 @@ class Store {
 
   /// Those that have begun since this was called last, faster pools first.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
-  /// Moves whose sources have left the first pool since this was called last: before their memory
-  /// is written, the moves have to arrive. Called behind take_copies.
+  /// Copies whose sources have left the first pool since this was called last: before their memory
+  /// is written, the copies have to arrive. Called behind take_copies.
   [[nodiscard]] virtual std::vector<std::uint32_t> take_awaited() { return {}; }
   /// A copy that does not stall (Copy::waits) has arrived: its blocks are found, and may leave. So
   /// may their sources. Entries ignore it: their blocks are found when the copy begins.

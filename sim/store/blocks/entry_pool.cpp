@@ -59,7 +59,7 @@ std::uint32_t EntryPool::entry_before(StreamId stream, std::int64_t begin) const
 
 std::uint32_t EntryPool::neighbour_of(const BlockRun& run) const {
   const std::uint32_t before = entry_before(run.stream, run.begin);
-  if (before != kNone || !is_split()) {
+  if (before != kNone || !splits_entries()) {
     return before;
   }
   const std::uint32_t behind = locate(run.stream, run.end);
@@ -200,10 +200,10 @@ std::uint32_t EntryPool::split(std::uint32_t at, std::int64_t position) {
 }
 
 std::uint32_t EntryPool::cut_out(std::uint32_t at, std::int64_t begin, std::int64_t end) {
-  if (is_split() && entries_[at].begin < begin) {
+  if (splits_entries() && entries_[at].begin < begin) {
     at = split(at, begin);
   }
-  if (is_split() && entries_[at].end > end) {
+  if (splits_entries() && entries_[at].end > end) {
     split(at, end);
   }
   return at;
@@ -226,7 +226,7 @@ void EntryPool::use(std::uint32_t at) {
   policies_.eviction->on_release(view(at), now_);
 }
 
-bool EntryPool::put(std::uint32_t at) {
+bool EntryPool::count_put(std::uint32_t at) {
   Entry& entry = entries_[at];
   entry.puts += entry.puts < puts_wanted_ ? 1 : 0;
   return entry.puts >= puts_wanted_;
@@ -257,23 +257,23 @@ std::uint32_t EntryPool::make_known(Entry entry) {
 
 void EntryPool::remove(const BlockRun& run) {
   for_each_piece(*this, {run.stream, run.begin, run.end, End::head}, [&](const Piece& piece) {
-    if (!piece.present || entries_[piece.extent].holders > 0) {
+    if (!piece.present || entries_[piece.segment].holders > 0) {
       return;
     }
-    const Entry entry = entries_[piece.extent];
-    if (piece.end < entry.end && !is_split()) {
+    const Entry entry = entries_[piece.segment];
+    if (piece.end < entry.end && !splits_entries()) {
       return;
     }
-    log_left(DecisionKind::move_up, entry, is_split() ? piece.begin : entry.begin, piece.end);
-    if (!is_split() || (piece.begin == entry.begin && piece.end == entry.end)) {
-      leave(piece.extent);
+    log_left(DecisionKind::move_up, entry, splits_entries() ? piece.begin : entry.begin, piece.end);
+    if (!splits_entries() || (piece.begin == entry.begin && piece.end == entry.end)) {
+      leave(piece.segment);
     } else if (piece.end == entry.end) {
-      resize(piece.extent, entry.begin, piece.begin);
+      resize(piece.segment, entry.begin, piece.begin);
     } else if (piece.begin == entry.begin) {
-      resize(piece.extent, piece.end, entry.end);
+      resize(piece.segment, piece.end, entry.end);
     } else {
-      split(piece.extent, piece.end);
-      resize(piece.extent, entry.begin, piece.begin);
+      split(piece.segment, piece.end);
+      resize(piece.segment, entry.begin, piece.begin);
     }
   });
 }
@@ -347,7 +347,7 @@ bool EntryPool::may_leave(EntryId victim, Tokens) {
 Tokens EntryPool::rounded(EntryId victim, Tokens keep) const {
   const Entry& entry = entries_[victim.value];
   const std::int64_t block = rules_.block.value;
-  KVTIER_ASSERT(is_split() && policies_.keeps_parts && keep.value > 0 &&
+  KVTIER_ASSERT(splits_entries() && policies_.keeps_parts && keep.value > 0 &&
                     keep < rules_.block * (entry.end - entry.begin),
                 "a victim keeps a part of itself where the unit is a tail and its policy says so");
   return rules_.block * ((keep.value + block - 1) / block);
@@ -356,7 +356,7 @@ Tokens EntryPool::rounded(EntryId victim, Tokens keep) const {
 Tokens EntryPool::spared(EntryId victim) const {
   const Entry& entry = entries_[victim.value];
   const std::int64_t missing = missing_.value / block_bytes_.value;
-  return is_split() && !policies_.keeps_parts
+  return splits_entries() && !policies_.keeps_parts
              ? rules_.block * std::max<std::int64_t>(0, entry.end - entry.begin - missing)
              : Tokens(0);
 }
@@ -439,7 +439,7 @@ void EntryPool::check_invariants() const {
   std::size_t live = 0;
   for (std::uint32_t stream = 0; stream < of_stream_.size(); ++stream) {
     std::int64_t position = 0;
-    KVTIER_ASSERT(is_split() || of_stream_[stream].size() <= 1, "a sequence is one entry");
+    KVTIER_ASSERT(splits_entries() || of_stream_[stream].size() <= 1, "a sequence is one entry");
     for (const std::uint32_t at : of_stream_[stream]) {
       const Entry& entry = entries_[at];
       KVTIER_ASSERT(entry.live && entry.stream.value == stream && entry.begin >= position &&

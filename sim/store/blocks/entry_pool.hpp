@@ -33,11 +33,11 @@ class EntryPool final : public VictimSet {
     log_ = log;
     number_ = number;
   }
-  [[nodiscard]] bool is_split() const { return rules_.unit == EvictionUnit::tail; }
+  [[nodiscard]] bool splits_entries() const { return rules_.unit == EvictionUnit::tail; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - stored_ - taken_; }
   [[nodiscard]] std::int64_t stored() const { return stored_; }
   /// Blocks that may leave.
-  [[nodiscard]] std::int64_t offered() const { return available() / block_bytes_; }
+  [[nodiscard]] std::int64_t evictable() const { return available() / block_bytes_; }
 
   [[nodiscard]] Piece first_piece(StreamId stream, std::int64_t begin, std::int64_t end) const;
   [[nodiscard]] Piece last_piece(StreamId stream, std::int64_t begin, std::int64_t end) const;
@@ -52,7 +52,7 @@ class EntryPool final : public VictimSet {
   std::uint32_t part_of(std::uint32_t entry, const BlockRun& run);
   void use(std::uint32_t entry);
   /// Counts a put. Returns whether the edge below writes it.
-  bool put(std::uint32_t entry);
+  bool count_put(std::uint32_t entry);
 
   /// Asks the policy for room for so many blocks. False: there is none, and nothing leaves.
   /// Otherwise take_victims() has to follow. What the newcomer would become a part of stays.
@@ -87,7 +87,7 @@ class EntryPool final : public VictimSet {
   /// The end of the entry that has a block; 0 if none has.
   [[nodiscard]] std::int64_t end_of(StreamId stream, std::int64_t block) const {
     const Piece piece = first_piece(stream, block, block + 1);
-    return piece.present ? entries_[piece.extent].end : 0;
+    return piece.present ? entries_[piece.segment].end : 0;
   }
 
   [[nodiscard]] bool holds(StreamId stream) const {

@@ -129,7 +129,7 @@ class EntryStore final : public Store {
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
     const EntryPool& pool = *pools_.front();
-    return {.available = pool.free() + pool.offered(), .empty = pool.free()};
+    return {.available = pool.free() + pool.evictable(), .empty = pool.free()};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
@@ -226,7 +226,7 @@ class EntryStore final : public Store {
   static void touch(EntryPool& pool, const BlockRun& run) {
     for_each_piece(pool, run, [&](const Piece& piece) {
       if (piece.present) {
-        pool.use(pool.part_of(piece.extent, run));
+        pool.use(pool.part_of(piece.segment, run));
       }
     });
   }
@@ -268,7 +268,7 @@ class EntryStore final : public Store {
 
   void put(std::size_t index, BlockRun run) {
     EntryPool& pool = *pools_[index];
-    if (!pool.is_split()) {
+    if (!pool.splits_entries()) {
       run.first = End::head;  // a sequence grows at its end
     }
     for_each_piece(pool, run, [&](const Piece& piece) {
@@ -277,18 +277,18 @@ class EntryStore final : public Store {
         come_in(index, part);
         return;
       }
-      const std::uint32_t entry = pool.part_of(piece.extent, part);
+      const std::uint32_t entry = pool.part_of(piece.segment, part);
       if (rules_.pools[index].touch == Touch::end) {
         pool.use(entry);
       }
-      if (pool.put(entry)) {
+      if (pool.count_put(entry)) {
         write(index, part);
       }
     });
   }
   /// A use that is put into the next pool, too.
   void write(std::size_t index, const BlockRun& run) {
-    if (index < rules_.edges.size() && rules_.edges[index].write != Write::on_eviction) {
+    if (index < rules_.edges.size() && rules_.edges[index].write != Write::on_evict) {
       put(index + 1, run);
     }
   }
@@ -304,7 +304,8 @@ class EntryStore final : public Store {
       }
     }
     // A sequence has no gaps.
-    const bool fits = pool.is_split() || pool.entry_before(run.stream, run.begin) != UINT32_MAX ||
+    const bool fits = pool.splits_entries() ||
+                      pool.entry_before(run.stream, run.begin) != UINT32_MAX ||
                       run.begin == streams_.first_of(run.stream) / block();
     const bool has_room =
         fits && pool.admits(run) &&
@@ -329,7 +330,7 @@ class EntryStore final : public Store {
   /// Coming in is the first put.
   void write_new(std::size_t index, const BlockRun& run) {
     if (index < rules_.edges.size() &&
-        (rules_.edges[index].write == Write::with_compute ||
+        (rules_.edges[index].write == Write::on_create ||
          (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
       put(index + 1, run);
     }
@@ -345,7 +346,7 @@ class EntryStore final : public Store {
     const std::vector<BlockRun> left = pools_[index]->take_victims();
     for (const BlockRun& run : left) {
       counters_[index].evicted += run.size();
-      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction) {
+      if (index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         log_.begin_demotion(index);
         put(index + 1, run);
@@ -388,7 +389,7 @@ class EntryStore final : public Store {
         if (place.pool == 0 && begin < end) {
           request.found.push_back({stretch.stream, begin, end, End::head});
           const Piece piece = pool.first_piece(stretch.stream, begin, end);
-          hold(request, piece.extent, request.found.back());
+          hold(request, piece.segment, request.found.back());
         }
       }
       at = place.end;
@@ -411,18 +412,18 @@ class EntryStore final : public Store {
   void count_use(const BlockRun& run) {
     EntryPool& pool = *pools_.front();
     for_each_piece(pool, run, [&](const Piece& piece) {
-      if (piece.present && pool.put(piece.extent)) {
+      if (piece.present && pool.count_put(piece.segment)) {
         write(0, {run.stream, piece.begin, piece.end, run.first});
       }
     });
   }
   void let_go(const BlockRun& run) {
     EntryPool& pool = *pools_.front();
-    if (!pool.is_split()) {
-      pool.let_go(pool.first_piece(run.stream, run.begin, run.begin + 1).extent);
+    if (!pool.splits_entries()) {
+      pool.let_go(pool.first_piece(run.stream, run.begin, run.begin + 1).segment);
       return;
     }
-    for_each_piece(pool, run, [&](const Piece& piece) { pool.let_go(piece.extent); });
+    for_each_piece(pool, run, [&](const Piece& piece) { pool.let_go(piece.segment); });
   }
 
   void publish_at(Publication moment, RequestId id, Tokens tokens) {
@@ -465,7 +466,7 @@ class EntryStore final : public Store {
       request.unpublished -= part.size();
       if (piece.present) {
         pool.give_back(part.size());
-        hold(request, piece.extent, part);
+        hold(request, piece.segment, part);
         return;
       }
       const bool grows = may_grow(request, part);
@@ -486,7 +487,7 @@ class EntryStore final : public Store {
     if (before == UINT32_MAX) {
       return false;
     }
-    if (!pool.is_split()) {
+    if (!pool.splits_entries()) {
       hold(request, before, {run.stream, run.begin - 1, run.begin, End::head});
       return true;
     }

@@ -44,7 +44,7 @@ void ExtentPool::advance(SimTime now) {
   if (!rules_.ttl) {
     return;
   }
-  // Copies that are found next are uncovered meanwhile.
+  // Duplicates that are found next are uncovered meanwhile.
   for (bool again = true; again;) {
     again = false;
     for (auto at = by_age_.begin(); at != by_age_.end() && at->first < (now - *rules_.ttl).ns;) {
@@ -88,10 +88,10 @@ void ExtentPool::drop(std::uint32_t at, DecisionKind why) {
   if (!is_keyless(extent)) {
     resident_ -= extent.size();
     log_left(why, extent.stream, extent.begin, extent.end);
-    if (!extent.hidden) {
+    if (!extent.duplicate) {
       tell_removed(extent.stream, extent.begin, extent.end);
     }
-    if (!hidden_.empty()) {
+    if (!duplicates_.empty()) {
       uncover(extent.stream, extent.begin, extent.end);
     }
     if (is_ranked()) {
@@ -101,10 +101,10 @@ void ExtentPool::drop(std::uint32_t at, DecisionKind why) {
 }
 
 void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
-  // Copies that are found next are uncovered meanwhile.
+  // Duplicates that are found next are uncovered meanwhile.
   for (bool again = true; again;) {
     again = false;
-    std::vector<std::uint32_t> extents = hidden_;
+    std::vector<std::uint32_t> extents = duplicates_;
     for (const auto& [key, parts] : parts_) {
       extents.insert(extents.end(), parts.begin(), parts.end());
     }
@@ -116,7 +116,7 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
       if (extent.stream == stream && extent.end > blocks && extent.holders == 0 &&
           extent.pins == 0) {
         drop(cut_out(at, std::max(blocks, extent.begin), extent.end), DecisionKind::invalidate);
-        again = !hidden_.empty();
+        again = !duplicates_.empty();
         if (again) {
           break;
         }
@@ -154,8 +154,8 @@ void ExtentPool::free_extent(std::uint32_t at) {
     extent_of_[extents_[at].entry] = kNone;
     policies_->remove(std::exchange(extents_[at].entry, kNone));
   }
-  if (extents_[at].hidden) {
-    hidden_.erase(std::find(hidden_.begin(), hidden_.end(), at));
+  if (extents_[at].duplicate) {
+    duplicates_.erase(std::find(duplicates_.begin(), duplicates_.end(), at));
   } else if (extents_[at].tokens > 0) {
     const auto parts = parts_.find(group_of(extents_[at].stream, extents_[at].begin));
     parts->second.erase(std::find(parts->second.begin(), parts->second.end(), at));
@@ -290,7 +290,7 @@ void ExtentPool::leave_part(const Context& context) {
   const std::uint32_t made = make({.stream = stream,
                                    .begin = block,
                                    .end = block + 1,
-                                   .uses = first_class(block),
+                                   .rank_class = first_class(block),
                                    .tokens = tokens,
                                    .used = now_});
   parts_[group].push_back(made);
@@ -320,7 +320,7 @@ ExtentPool::Part ExtentPool::best_part(const Context& prompt, std::int64_t block
   };
   const auto offer_whole = [&](StreamId stream) {
     if (const Piece piece = first_piece(stream, block, block + 1); piece.present) {
-      offer(stream, piece.extent, rules_.block.value);
+      offer(stream, piece.segment, rules_.block.value);
     }
   };
   const StreamId owner = streams_->stream_at(prompt.stream, Tokens(begin));
@@ -375,7 +375,7 @@ void ExtentPool::refresh(std::uint32_t at) {
   if (extent.entry != kNone) {
     policies_->offer(extent.entry, may_leave(at));
   }
-  if (!is_keyless(extent) && !extent.hidden) {
+  if (!is_keyless(extent) && !extent.duplicate) {
     refresh_before(extent.stream, extent.begin);
   }
 }
@@ -386,8 +386,8 @@ void ExtentPool::refresh_before(StreamId stream, std::int64_t block) {
   }
   const StreamId before = group_of(stream, block).first;
   const Piece piece = first_piece(before, block - 1, block);
-  if (piece.present && extents_[piece.extent].entry != kNone) {
-    policies_->offer(extents_[piece.extent].entry, may_leave(piece.extent));
+  if (piece.present && extents_[piece.segment].entry != kNone) {
+    policies_->offer(extents_[piece.segment].entry, may_leave(piece.segment));
   }
 }
 
@@ -441,7 +441,7 @@ void ExtentPool::leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims) 
   if (is_keyless(gone)) {
     return;
   }
-  add_victim({gone.stream, gone.begin, gone.end, gone.first}, gone.hidden, victims);
+  add_victim({gone.stream, gone.begin, gone.end, gone.first}, gone.duplicate, victims);
   refresh_before(gone.stream, gone.begin);
 }
 
@@ -485,7 +485,7 @@ bool ExtentPool::follows(const Extent& earlier, const Extent& later) const {
       earlier.holders != later.holders || earlier.puts != later.puts ||
       earlier.pins != later.pins || earlier.writes != later.writes ||
       earlier.loads != later.loads || earlier.rank != later.rank ||
-      earlier.frequent != later.frequent || earlier.copy != 0 || later.copy != 0 ||
+      earlier.frequent != later.frequent || earlier.duplicate_id != 0 || later.duplicate_id != 0 ||
       (knows_age() && earlier.used != later.used) || earlier.leasable != later.leasable) {
     return false;
   }
@@ -541,7 +541,7 @@ void ExtentPool::unorder(std::uint32_t at) {
   extent.before = extent.after = kNone;
   extent.ordered = false;
   if (has_classes() && ends.front == kNone) {
-    by_uses_.erase(extent.uses);
+    by_class_.erase(extent.rank_class);
   }
 }
 
@@ -551,8 +551,8 @@ std::uint32_t ExtentPool::split(std::uint32_t at, std::int64_t position) {
   const std::uint32_t made = make(upper);
   Extent& lower = extents_[at];
   lower.end = position;
-  if (lower.hidden) {
-    hidden_.push_back(made);
+  if (lower.duplicate) {
+    duplicates_.push_back(made);
   } else {
     Extent& part = extents_[made];
     part.ahead = at;
@@ -607,7 +607,7 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   Extent& extent = extents_[at];
   extent.first = first;
   extent.rank = rank_;
-  extent.uses += is_lfu() && counts ? 1 : 0;
+  extent.rank_class += is_lfu() && counts ? 1 : 0;
   if (is_arc() && counts && !extent.frequent) {
     extent.frequent = true;
     recent_ -= extent.size();
@@ -631,7 +631,7 @@ void ExtentPool::change_pins(const BlockRun& run, Pin kind, int change) {
     if (!piece.present) {
       continue;
     }
-    const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
+    const std::uint32_t part = cut_out(piece.segment, piece.begin, piece.end);
     Extent& extent = extents_[part];
     const bool was_pinned = extent.pins > 0;
     add(extent.pins);
@@ -699,7 +699,7 @@ void ExtentPool::insert_at(const BlockRun& run, std::uint32_t place) {
   put_at(at, place);
 }
 
-bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
+bool ExtentPool::count_put(const BlockRun& run, std::uint32_t extent, bool touches) {
   const bool counts = extents_[extent].puts < puts_wanted_;
   const bool moves = touches && (order_ != Order::fifo || knows_age());
   if (!counts && !moves) {
@@ -716,7 +716,7 @@ bool ExtentPool::put(const BlockRun& run, std::uint32_t extent, bool touches) {
   return written;
 }
 
-void ExtentPool::adapt(const BlockRun& run) {
+void ExtentPool::adapt_arc(const BlockRun& run) {
   for (std::int64_t end = run.end; is_arc() && end > run.begin;) {
     const Piece recent = ghosts_[0].last_piece(run.stream, run.begin, end);
     const Piece frequent = ghosts_[1].last_piece(run.stream, run.begin, end);
@@ -727,10 +727,10 @@ void ExtentPool::adapt(const BlockRun& run) {
     if (recent.present) {
       target_ = add_repeatedly(target_, std::max(1.0, of_frequent / of_recent),
                                static_cast<double>(rules_.capacity), end - begin);
-      ghosts_[0].touch(part, recent.extent);
+      ghosts_[0].touch(part, recent.segment);
     } else if (frequent.present) {
       target_ = subtract_repeatedly(target_, std::max(1.0, of_recent / of_frequent), end - begin);
-      ghosts_[1].touch(part, frequent.extent);
+      ghosts_[1].touch(part, frequent.segment);
     }
     end = begin;
   }
@@ -740,7 +740,7 @@ ExtentPool::Extent ExtentPool::extent_of(const BlockRun& run) const {
   return {.stream = run.stream,
           .begin = run.begin,
           .end = run.end,
-          .uses = first_class(run.begin),
+          .rank_class = first_class(run.begin),
           .puts = std::min(1U, puts_wanted_),
           .first = run.first,
           .leasable = rules_.lease_newcomers || rules_.lease.ns == 0,
@@ -800,7 +800,7 @@ std::uint32_t ExtentPool::victim() const {
     const std::uint32_t at = first_free(ends_.front);
     return at == kNone && is_arc() ? first_free(frequent_.front) : at;
   }
-  for (const auto& [uses, ends] : by_uses_) {
+  for (const auto& [rank_class, ends] : by_class_) {
     if (const std::uint32_t at = first_free(ends.front); at != kNone) {
       return at;
     }
@@ -817,7 +817,7 @@ std::int64_t ExtentPool::victims_before_newcomers(std::int64_t wanted) const {
     return 0;
   }
   if (is_arc() || rules_.leaves_only || order_ == Order::priority ||
-      (is_lfu() && extents_[at].uses > 1)) {
+      (is_lfu() && extents_[at].rank_class > 1)) {
     return 1;
   }
   const std::int64_t size = extents_[at].size();
@@ -844,14 +844,14 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
       part = std::min(part, recent_ - static_cast<std::int64_t>(target_) + 1);
     }
     const bool keyless = is_keyless(extent);
-    const bool leaf = rules_.leaves_only && !keyless && !extent.hidden;
+    const bool leaf = rules_.leaves_only && !keyless && !extent.duplicate;
     if (leaf) {
-      // A further copy that is found next may follow what is before it.
-      part = hidden_.empty() ? std::min(part, extent.end - last_free_fork(extent)) : 1;
+      // A duplicate that is found next may follow what is before it.
+      part = duplicates_.empty() ? std::min(part, extent.end - last_free_fork(extent)) : 1;
     }
     BlockRun run{extent.stream, extent.begin, extent.end, leaf ? End::tail : extent.first};
     const bool frequent = extent.frequent;
-    const bool hidden = extent.hidden;
+    const bool duplicate = extent.duplicate;
     if (part == extent.size()) {
       unorder(at);
       free_extent(at);
@@ -871,18 +871,18 @@ void ExtentPool::evict(std::int64_t blocks, std::vector<BlockRun>& victims) {
       ghosts.evict(ghosts.used() - rules_.capacity, forgotten);
     }
     if (!keyless) {
-      add_victim(run, hidden, victims);
+      add_victim(run, duplicate, victims);
     }
   }
 }
 
-void ExtentPool::add_victim(const BlockRun& run, bool hidden, std::vector<BlockRun>& victims) {
+void ExtentPool::add_victim(const BlockRun& run, bool duplicate, std::vector<BlockRun>& victims) {
   resident_ -= run.size();
   victims.push_back(run);
-  if (!hidden) {
+  if (!duplicate) {
     tell_removed(run.stream, run.begin, run.end);
   }
-  if (!hidden_.empty()) [[unlikely]] {
+  if (!duplicates_.empty()) [[unlikely]] {
     uncover(run.stream, run.begin, run.end);
   }
 }
@@ -895,11 +895,11 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
       continue;
     }
     std::uint32_t earliest = kNone;
-    for (const std::uint32_t hidden : hidden_) {
-      const Extent& extent = extents_[hidden];
+    for (const std::uint32_t duplicate : duplicates_) {
+      const Extent& extent = extents_[duplicate];
       if (extent.stream == stream && extent.begin < piece.end && extent.end > piece.begin &&
-          (earliest == kNone || extent.copy < extents_[earliest].copy)) {
-        earliest = hidden;
+          (earliest == kNone || extent.duplicate_id < extents_[earliest].duplicate_id)) {
+        earliest = duplicate;
       }
     }
     if (earliest == kNone) {
@@ -907,8 +907,8 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
     }
     earliest = cut_out(earliest, std::max(piece.begin, extents_[earliest].begin),
                        std::min(piece.end, extents_[earliest].end));
-    hidden_.erase(std::find(hidden_.begin(), hidden_.end(), earliest));
-    extents_[earliest].hidden = false;
+    duplicates_.erase(std::find(duplicates_.begin(), duplicates_.end(), earliest));
+    extents_[earliest].duplicate = false;
     link_in_stream(earliest);
     if (is_ranked()) {
       refresh(earliest);
@@ -921,8 +921,8 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
 void ExtentPool::remove(const BlockRun& run) {
   for (std::int64_t at = run.begin; at < run.end;) {
     const Piece piece = first_piece(run.stream, at, run.end);
-    if (piece.present && extents_[piece.extent].pins == 0) {
-      const std::uint32_t part = cut_out(piece.extent, piece.begin, piece.end);
+    if (piece.present && extents_[piece.segment].pins == 0) {
+      const std::uint32_t part = cut_out(piece.segment, piece.begin, piece.end);
       const std::int64_t size = piece.end - piece.begin;
       const bool frequent = extents_[part].frequent;
       unorder(part);
@@ -961,19 +961,19 @@ void ExtentPool::hold(const BlockRun& run, std::uint32_t extent) {
   }
 }
 
-void ExtentPool::publish(const BlockRun& run, std::uint32_t copy) {
-  for_each_class(run, [&](const BlockRun& part) { publish_alike(part, copy); });
+void ExtentPool::publish(const BlockRun& run, std::uint32_t duplicate_id) {
+  for_each_class(run, [&](const BlockRun& part) { publish_alike(part, duplicate_id); });
 }
 
-void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
+void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t duplicate_id) {
   Extent made = extent_of(run);
   made.holders = 1;
-  made.copy = copy;
+  made.duplicate_id = duplicate_id;
   resident_ += made.size();
-  if (copy != 0) {
+  if (duplicate_id != 0) {
     const std::uint32_t at = make(made);
-    extents_[at].hidden = true;
-    hidden_.push_back(at);
+    extents_[at].duplicate = true;
+    duplicates_.push_back(at);
     if (order_ == Order::fifo) {
       append(at);
     }
@@ -984,8 +984,8 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
     // A request that is computed chunk by chunk stays one extent.
     const std::uint32_t ahead = locate(run.stream, run.begin);
     if (ahead != kNone && extents_[ahead].end == run.begin && extents_[ahead].holders == 1 &&
-        extents_[ahead].uses == made.uses && extents_[ahead].puts == made.puts &&
-        extents_[ahead].leasable == made.leasable && extents_[ahead].copy == 0) {
+        extents_[ahead].rank_class == made.rank_class && extents_[ahead].puts == made.puts &&
+        extents_[ahead].leasable == made.leasable && extents_[ahead].duplicate_id == 0) {
       extents_[ahead].end = run.end;
       return;
     }
@@ -997,7 +997,7 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t copy) {
   }
 }
 
-void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
+void ExtentPool::let_go(const BlockRun& run, std::uint32_t duplicate_id, bool used) {
   std::int64_t begin = run.begin;
   std::int64_t end = run.end;
   while (begin < end) {
@@ -1006,15 +1006,17 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
         from_tail ? last_piece(run.stream, begin, end) : first_piece(run.stream, begin, end);
     std::int64_t from = piece.begin;
     std::int64_t to = piece.end;
-    std::uint32_t at = piece.extent;
-    if (copy != 0 && (!piece.present || extents_[at].copy != copy)) {
-      const auto hidden = std::find_if(hidden_.begin(), hidden_.end(), [&](std::uint32_t other) {
-        const Extent& extent = extents_[other];
-        return extent.copy == copy && (from_tail ? extent.begin < end && extent.end >= end
-                                                 : extent.begin <= begin && extent.end > begin);
-      });
-      KVTIER_ASSERT(hidden != hidden_.end(), "a held copy is in the pool");
-      at = *hidden;
+    std::uint32_t at = piece.segment;
+    if (duplicate_id != 0 && (!piece.present || extents_[at].duplicate_id != duplicate_id)) {
+      const auto duplicate =
+          std::find_if(duplicates_.begin(), duplicates_.end(), [&](std::uint32_t other) {
+            const Extent& extent = extents_[other];
+            return extent.duplicate_id == duplicate_id &&
+                   (from_tail ? extent.begin < end && extent.end >= end
+                              : extent.begin <= begin && extent.end > begin);
+          });
+      KVTIER_ASSERT(duplicate != duplicates_.end(), "a held duplicate is in the pool");
+      at = *duplicate;
       from = std::max(begin, extents_[at].begin);
       to = std::min(end, extents_[at].end);
     }
@@ -1024,7 +1026,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t copy, bool used) {
     Extent& extent = extents_[at];
     KVTIER_ASSERT(extent.holders > 0, "blocks are let go as often as they are held");
     if (used && is_lfu()) {
-      ++extent.uses;
+      ++extent.rank_class;
     }
     extent.leasable = extent.leasable || used;
     set_used(at);
@@ -1052,8 +1054,10 @@ void ExtentPool::leave_keyless(std::int64_t block, std::int64_t count) {
   }
   for_each_class({kNoStream, block, block + count, End::tail}, [&](const BlockRun& run) {
     if (run.size() > 0) {
-      append(make(
-          {.stream = kNoStream, .end = run.size(), .uses = first_class(run.begin), .used = now_}));
+      append(make({.stream = kNoStream,
+                   .end = run.size(),
+                   .rank_class = first_class(run.begin),
+                   .used = now_}));
     }
   });
 }
@@ -1063,7 +1067,7 @@ std::array<std::vector<Stretch>, 4> ExtentPool::lists() const {
   if (is_arc()) {
     for (const Stretch& block : contents()) {
       const Piece piece = first_piece(block.stream, block.begin, block.end);
-      lists[extents_[piece.extent].frequent ? 1 : 0].push_back(block);
+      lists[extents_[piece.segment].frequent ? 1 : 0].push_back(block);
     }
     for (std::size_t i = 0; i < 2; ++i) {
       lists[2 + i] = ghosts_[i].contents();
@@ -1089,7 +1093,7 @@ std::vector<Stretch> ExtentPool::contents() const {
   };
   add_list(ends_.front);
   add_list(frequent_.front);
-  for (const auto& [uses, ends] : by_uses_) {
+  for (const auto& [rank_class, ends] : by_class_) {
     add_list(ends.front);
   }
   const auto evictable = static_cast<std::ptrdiff_t>(order.size());
@@ -1100,9 +1104,9 @@ std::vector<Stretch> ExtentPool::contents() const {
       }
     }
   }
-  for (const std::uint32_t hidden : hidden_) {
-    if (extents_[hidden].holders > 0 || is_ranked()) {
-      add(extents_[hidden]);
+  for (const std::uint32_t duplicate : duplicates_) {
+    if (extents_[duplicate].holders > 0 || is_ranked()) {
+      add(extents_[duplicate]);
     }
   }
   std::sort(order.begin() + evictable, order.end(), [](const Stretch& a, const Stretch& b) {
@@ -1131,7 +1135,7 @@ void ExtentPool::check_invariants() const {
   };
   walk(ends_);
   walk(frequent_);
-  for (const auto& [uses, ends] : by_uses_) {
+  for (const auto& [rank_class, ends] : by_class_) {
     KVTIER_ASSERT(ends.front != kNone, "no count without blocks");
     walk(ends);
   }
@@ -1153,7 +1157,7 @@ void ExtentPool::check_invariants() const {
     for (std::uint32_t at = in_stream_[stream].front; at != kNone; at = extents_[at].behind) {
       const Extent& extent = extents_[at];
       KVTIER_ASSERT(extent.stream.value == stream && extent.ahead == ahead &&
-                        extent.begin >= position && !extent.hidden,
+                        extent.begin >= position && !extent.duplicate,
                     "a stream's extents are disjoint and in order");
       position = extent.end;
       resident += extent.size();
@@ -1162,8 +1166,8 @@ void ExtentPool::check_invariants() const {
     }
     KVTIER_ASSERT(ahead == in_stream_[stream].back, "a stream's extents end at its last one");
   }
-  for (const std::uint32_t hidden : hidden_) {
-    resident += extents_[hidden].size();
+  for (const std::uint32_t duplicate : duplicates_) {
+    resident += extents_[duplicate].size();
     ++live;
   }
   KVTIER_ASSERT(evictable == evictable_ && resident == resident_, "accounts are those of extents");

@@ -20,8 +20,8 @@ namespace kvtier {
 
 /// One pool's blocks with keys, as extents: neighbouring blocks of a stream that are in the same
 /// state and, unless a request holds them, neighbours in the order of eviction. Costs depend on the
-/// number of extents, never on that of blocks. Blocks are found by position; a second copy of a
-/// block is found when the earlier ones have left.
+/// number of extents, never on that of blocks. Blocks are found by position; a duplicate of a block
+/// is found when the earlier ones have left.
 ///
 /// If policies of the registry choose, an extent is one block, and an entry of the policy. It
 /// enters the policy's order when a request that computed it lets it go, or another one finds it.
@@ -80,10 +80,10 @@ class ExtentPool {
   /// Blocks that are present, all in one extent, go where a use puts them. It counts (lfu) or not.
   void touch(const BlockRun& run, std::uint32_t extent, bool counts = true);
   /// Counts a put of them, which touches them or not. Returns whether the edge below writes it.
-  bool put(const BlockRun& run, std::uint32_t extent, bool touches);
+  bool count_put(const BlockRun& run, std::uint32_t extent, bool touches);
   /// arc: these blocks, which are absent, are to come in. Those that are remembered are the last to
   /// be forgotten.
-  void adapt(const BlockRun& run);
+  void adapt_arc(const BlockRun& run);
   /// Blocks come in at the end of the order. There is room for them, and they are absent. Unless
   /// they have `arrived` they are being written (begin_write).
   void insert(const BlockRun& run, bool arrived = true);
@@ -105,9 +105,9 @@ class ExtentPool {
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
-  /// Those of the run that are present, and that no move reads or writes, leave for good.
+  /// Those of the run that are present, and that no copy reads or writes, leave for good.
   void remove(const BlockRun& run);
-  /// All copies of the stream's blocks from this one on leave, unless they are held or pinned.
+  /// The stream's blocks from this one on leave with their duplicates, unless held or pinned.
   void truncate(StreamId stream, std::int64_t blocks);
   /// Whether it has blocks of the stream, or remembers them.
   [[nodiscard]] bool remembers(StreamId stream) const;
@@ -119,11 +119,15 @@ class ExtentPool {
   /// They are being written, and are not to be read yet.
   void begin_write(const BlockRun& run) { change_pins(run, Pin::write, 1); }
   void end_write(const BlockRun& run) { change_pins(run, Pin::write, -1); }
-  [[nodiscard]] bool is_written(std::uint32_t extent) const { return extents_[extent].writes > 0; }
+  [[nodiscard]] bool is_being_written(std::uint32_t extent) const {
+    return extents_[extent].writes > 0;
+  }
   /// They are being read.
   void begin_load(const BlockRun& run) { change_pins(run, Pin::load, 1); }
   void end_load(const BlockRun& run) { change_pins(run, Pin::load, -1); }
-  [[nodiscard]] bool is_loaded(std::uint32_t extent) const { return extents_[extent].loads > 0; }
+  [[nodiscard]] bool is_being_loaded(std::uint32_t extent) const {
+    return extents_[extent].loads > 0;
+  }
 
   // lru, as vLLM's offload has it: what a running request uses has a place of its own in the order,
   // behind all that was used before the request's first use. There it is ordered by position, the
@@ -153,11 +157,11 @@ class ExtentPool {
   /// Blocks of a request that have no key: they take room and cannot leave.
   void take(std::int64_t blocks) { used_ += blocks; }
   void give_back(std::int64_t blocks) { used_ -= blocks; }
-  /// Blocks of a request without a key get one, and are held by it. With a `copy` that is not 0
-  /// they are further copies of blocks that are present.
-  void publish(const BlockRun& run, std::uint32_t copy);
+  /// Blocks of a request without a key get one, and are held by it. With a `duplicate_id` that
+  /// is not 0 they are duplicates of blocks that are present.
+  void publish(const BlockRun& run, std::uint32_t duplicate_id);
   /// The request holds these blocks no more. `used`: it found them, so this is a use.
-  void let_go(const BlockRun& run, std::uint32_t copy, bool used);
+  void let_go(const BlockRun& run, std::uint32_t duplicate_id, bool used);
   /// Blocks of a request that have no key, from this one of its context on, wait at the end of the
   /// order of eviction.
   void leave_keyless(std::int64_t block, std::int64_t count);
@@ -182,7 +186,7 @@ class ExtentPool {
   /// Whether the pool has a block behind this one.
   [[nodiscard]] bool is_followed(StreamId stream, std::int64_t block) const;
   /// It leaves, not as a victim.
-  void take_over(const Part& part) {
+  void remove_part(const Part& part) {
     drop(cut_out(part.extent, part.block, part.block + 1), DecisionKind::invalidate);
   }
 
@@ -213,7 +217,7 @@ class ExtentPool {
     std::uint32_t behind = kNone;
     std::uint32_t holders = 0;
     /// lfu's count, or the priority; 0 for other orders.
-    std::uint32_t uses = 0;
+    std::uint32_t rank_class = 0;
     std::uint32_t puts = 0;
     /// All pins, and of those the ones of writes and of loads.
     std::uint32_t pins = 0;
@@ -221,8 +225,8 @@ class ExtentPool {
     std::uint32_t loads = 0;
     /// Grows with the place in the order, where requests have places of their own.
     std::uint64_t rank = 0;
-    /// Number of the copy, for blocks with several. Numbers grow.
-    std::uint32_t copy = 0;
+    /// The pool has the block several times: 0 for the first, higher for later ones.
+    std::uint32_t duplicate_id = 0;
     /// The end that leaves first.
     End first = End::tail;
     bool ordered = false;
@@ -234,8 +238,8 @@ class ExtentPool {
     std::uint32_t entry = kNone;
     /// Tokens of a part; 0 for whole blocks.
     std::int64_t tokens = 0;
-    /// A later copy, which is not in the stream's list.
-    bool hidden = false;
+    /// It is a duplicate of blocks that are found, and not in the stream's list.
+    bool duplicate = false;
     /// The last use, where age matters.
     SimTime used;
 
@@ -292,7 +296,7 @@ class ExtentPool {
   }
   [[nodiscard]] bool is_arc() const { return order_ == Order::arc; }
   Ends& ends_of(const Extent& extent) {
-    return has_classes() ? by_uses_[extent.uses] : extent.frequent ? frequent_ : ends_;
+    return has_classes() ? by_class_[extent.rank_class] : extent.frequent ? frequent_ : ends_;
   }
   /// The class of a block that comes in, and the end of those after it in the same one.
   [[nodiscard]] std::uint32_t first_class(std::int64_t block) const {
@@ -311,8 +315,9 @@ class ExtentPool {
   /// The block of the last fork before the end of the extent whose blocks may leave.
   [[nodiscard]] std::int64_t last_free_fork(const Extent& extent) const;
   [[nodiscard]] bool may_leave(std::uint32_t extent) const {
-    return is_evictable(extent) && (!rules_.leaves_only || is_keyless(extents_[extent]) ||
-                                    extents_[extent].hidden || !has_free_child(extents_[extent]));
+    return is_evictable(extent) &&
+           (!rules_.leaves_only || is_keyless(extents_[extent]) || extents_[extent].duplicate ||
+            !has_free_child(extents_[extent]));
   }
 
   [[nodiscard]] bool has_leases() const { return rules_.lease.ns > 0; }
@@ -324,7 +329,7 @@ class ExtentPool {
   /// Blocks that would be evictable without their lease.
   [[nodiscard]] std::int64_t leased() const;
   void set_used(std::uint32_t at);
-  void publish_alike(const BlockRun& run, std::uint32_t copy);
+  void publish_alike(const BlockRun& run, std::uint32_t duplicate_id);
   /// An extent without holders and pins leaves, not as a victim.
   void drop(std::uint32_t at, DecisionKind why);
   std::uint32_t make(const Extent& extent);
@@ -369,12 +374,12 @@ class ExtentPool {
   void let_go_ranked(std::uint32_t at);
   void evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims);
   /// Blocks with keys have left to make room.
-  void add_victim(const BlockRun& run, bool hidden, std::vector<BlockRun>& victims);
+  void add_victim(const BlockRun& run, bool duplicate, std::vector<BlockRun>& victims);
   void leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims);
 
   /// An extent that is not in the order goes to the place.
   void put_at(std::uint32_t at, std::uint32_t place);
-  /// The earliest hidden copies of blocks that have left are found from here on.
+  /// The earliest duplicates of blocks that have left are found from here on.
   void uncover(StreamId stream, std::int64_t begin, std::int64_t end);
   /// The front extent that may leave.
   [[nodiscard]] std::uint32_t victim() const;
@@ -396,13 +401,13 @@ class ExtentPool {
   /// The first and the last extent of each stream.
   std::vector<Ends> in_stream_;
   Ends ends_;
-  std::map<std::uint32_t, Ends> by_uses_;
+  std::map<std::uint32_t, Ends> by_class_;
   /// arc: T2, where ends_ is T1; the size of T1 and its wanted size; B1 and B2.
   Ends frequent_;
   std::int64_t recent_ = 0;
   double target_ = 0;
   std::vector<ExtentPool> ghosts_;
-  std::vector<std::uint32_t> hidden_;
+  std::vector<std::uint32_t> duplicates_;
   /// Null where forks and parts are not asked for.
   const Streams* streams_;
   /// Streams that have extents, by the block before which they fork.

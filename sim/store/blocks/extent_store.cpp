@@ -41,7 +41,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
         arriving_(pools_.size()),
-        written_at_once_(pools_.size()) {
+        stalling_blocks_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
@@ -93,8 +93,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (id.value != UINT32_MAX) {
       request.prompt = requests_[id.value].prompt;
       request.noted = requests_[id.value].noted;
-      request.offered = std::move(requests_[id.value].offered);
-      request.offered.next = 0;
+      request.record = std::move(requests_[id.value].record);
+      request.record.next = 0;
     } else {
       id = new_request();
     }
@@ -152,7 +152,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
-      begin_move(i);
+      begin_copy(i);
     }
     return std::exchange(begun_, {});
   }
@@ -161,16 +161,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return std::exchange(awaited_, {});
   }
   void copied(std::uint32_t id) override {
-    const auto found = moves_.find(id);
-    KVTIER_ASSERT(found != moves_.end(), "a move arrives once");
-    const Move move = std::move(found->second);
-    moves_.erase(found);
-    relieve_before_arrival(move);
-    for (const BlockRun& run : move.blocks) {
-      if (move.to > 1) {
-        pools_[move.to - 1]->unpin(run);
+    const auto found = copies_.find(id);
+    KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
+    const CopyInFlight copy = std::move(found->second);
+    copies_.erase(found);
+    relieve_before_arrival(copy);
+    for (const BlockRun& run : copy.blocks) {
+      if (copy.to > 1) {
+        pools_[copy.to - 1]->unpin(run);
       }
-      arrive(move.to, run);
+      arrive(copy.to, run);
     }
   }
   void end(RequestId id) override {
@@ -261,7 +261,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
     Offer result;
     victims_[1].clear();
-    result.fits = offer_blocks(requests_[id.value].offered, blocks);
+    result.fits = offer_blocks(requests_[id.value].record, blocks);
     if (result.fits) {
       add_blocks(offered_missing_, result.written);
       add_blocks(victims_[1], result.evicted);
@@ -271,7 +271,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
     for (const Stretch& block : blocks) {
       const BlockRun run{block.stream, block.begin, block.end, End::head};
-      note_reuse(requests_[id.value].offered, run);
+      note_reuse(requests_[id.value].record, run);
       pools_[1]->begin_load(run);
     }
   }
@@ -283,9 +283,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   void set_target(double target) override { pools_[1]->set_target(target); }
   [[nodiscard]] BlockState state(StreamId stream, std::int64_t block) const override {
     const Piece piece = pools_[1]->first_piece(stream, block, block + 1);
-    return !piece.present                        ? BlockState::absent
-           : pools_[1]->is_written(piece.extent) ? BlockState::written
-                                                 : BlockState::ready;
+    return !piece.present                               ? BlockState::absent
+           : pools_[1]->is_being_written(piece.segment) ? BlockState::written
+                                                        : BlockState::ready;
   }
   [[nodiscard]] std::int64_t offers(StreamId stream, std::int64_t block) const override {
     return offer_counts_.uses(stream, block);
@@ -311,11 +311,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::int64_t end = 0;
     std::size_t pool = 0;
   };
-  /// Blocks that a request holds as further copies.
-  struct Copies {
+  /// Blocks that a request holds as duplicates (Duplicates::kept).
+  struct HeldDuplicates {
     std::int64_t begin = 0;
     std::int64_t end = 0;
-    std::uint32_t copy = 0;
+    std::uint32_t id = 0;
   };
   /// Blocks that are read in a pool, and stay there meanwhile, and the pool into which they come.
   struct Load {
@@ -325,8 +325,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   };
   using Intervals = boost::icl::interval_set<std::int64_t>;
   using Interval = Intervals::interval_type;
-  /// An offload's record of a request, by the places of the next pool's blocks in its context.
-  struct Offered {
+  /// The blocks that an offload has seen of a request, by their places in its context.
+  struct OffloadRecord {
     /// The first block that was not offered since it began.
     std::int64_t next = 0;
     /// Its place in the order of eviction.
@@ -346,7 +346,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// Blocks in the first pool that have a key, and those that have none.
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
-    std::vector<Copies> copies;
+    std::vector<HeldDuplicates> duplicates;
     /// The end of the blocks of the pool behind that it found, the blocks that it loads from there
     /// and from slower pools, and the end of these.
     std::int64_t found_behind = 0;
@@ -354,7 +354,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens loaded;
     /// Blocks that come up for it, by pool: others find them there when they are in its memory.
     std::vector<std::pair<std::size_t, BlockRun>> promoted;
-    Offered offered;
+    OffloadRecord record;
     Tokens prompt;
     /// Tokens whose use admission policies know of.
     Tokens noted;
@@ -508,8 +508,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     bool is = false;
     if (offloads_ && found.pool == 1) {
       for_each_piece(*pools_[1], {stream, begin, found.end, End::head}, [&](const Piece& piece) {
-        is = is || pools_[1]->is_written(piece.extent) ||
-             (rules_.loads_alone && !rules_.pools[1].shared && pools_[1]->is_loaded(piece.extent));
+        is = is || pools_[1]->is_being_written(piece.segment) ||
+             (rules_.loads_alone && !rules_.pools[1].shared &&
+              pools_[1]->is_being_loaded(piece.segment));
       });
     }
     return is;
@@ -521,7 +522,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (std::size_t i = first; i < last && at < end; ++i) {
       const Piece piece = pools_[i]->first_piece(stream, at, end);
       // What is written to an offload is asked for again.
-      if (piece.present && ((i == 1 && offloads_) || !pools_[i]->is_written(piece.extent))) {
+      if (piece.present && ((i == 1 && offloads_) || !pools_[i]->is_being_written(piece.segment))) {
         return {piece.end, i};
       }
       end = piece.end;
@@ -535,7 +536,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       run.end = std::min(run.end, found);
       for_each_piece(pool, run, [&](const Piece& piece) {
         if (piece.present) {
-          pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.extent);
+          pool.touch({run.stream, piece.begin, piece.end, End::tail}, piece.segment);
         }
       });
     });
@@ -583,8 +584,8 @@ class ExtentStore final : public Store, private OffloadCalls {
         come_in_by_pieces(pool, pool, part);
         return;
       }
-      const bool arrived = !pools_[pool]->is_written(piece.extent);
-      if (pools_[pool]->put(part, piece.extent, rules_.pools[pool].touch == Touch::end) &&
+      const bool arrived = !pools_[pool]->is_being_written(piece.segment);
+      if (pools_[pool]->count_put(part, piece.segment, rules_.pools[pool].touch == Touch::end) &&
           arrived) {
         write(pool, part);
       }
@@ -592,7 +593,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A use that is put into the next pool, too.
   void write(std::size_t pool, const BlockRun& run) {
-    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_eviction &&
+    if (pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_evict &&
         !rules_.edges[pool].frequency) {
       put(pool + 1, run);
     }
@@ -709,37 +710,37 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     pools_[index]->insert(run);
     if (!promoted && index > 0 && rules_.edges[index - 1].timed) {
-      written_at_once_[index].push_back(run);
+      stalling_blocks_[index].push_back(run);
     }
     write_new(index, run);
   }
 
-  // ---- Moves ----
+  // ---- Copies to slower pools ----
 
-  /// Blocks on their way to a pool from the one before it.
-  struct Move {
+  /// Blocks that are copied to a pool from the one before it.
+  struct CopyInFlight {
     std::size_t to = 1;
     std::vector<BlockRun> blocks;
     /// A source has left the first pool.
     bool awaited = false;
   };
-  /// Whether blocks that are written to a pool are found when their move has arrived.
+  /// Whether blocks that are written to a pool are found when their copy has arrived.
   [[nodiscard]] bool takes_time(std::size_t pool) const {
     return pool > 0 && rules_.edges[pool - 1].timed && !stalls_for_writes(rules_.edges[pool - 1]);
   }
-  /// What has come to a pool since its last move goes there as one.
-  void begin_move(std::size_t to) {
-    std::vector<BlockRun>& at_once = written_at_once_[to];
-    if (at_once.empty() && arriving_[to].empty()) {
+  /// All that has come to a pool since its last copy is one copy.
+  void begin_copy(std::size_t to) {
+    std::vector<BlockRun>& stalling = stalling_blocks_[to];
+    if (stalling.empty() && arriving_[to].empty()) {
       return;
     }
-    Copy copy{.id = next_copy_, .pool = to, .waits = !at_once.empty()};
-    add_runs(at_once, copy);
+    Copy copy{.id = next_copy_, .pool = to, .waits = !stalling.empty()};
+    add_runs(stalling, copy);
     add_runs(arriving_[to], copy);
-    at_once.clear();
+    stalling.clear();
     ++next_copy_;
     if (!copy.waits) {
-      moves_.emplace(copy.id, Move{to, std::exchange(arriving_[to], {})});
+      copies_.emplace(copy.id, CopyInFlight{to, std::exchange(arriving_[to], {})});
       if (to == 1 && std::exchange(arriving_is_awaited_, false)) {
         await(copy.id);
       }
@@ -747,7 +748,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     begun_.push_back(std::move(copy));
   }
   void await(std::uint32_t id) {
-    if (!std::exchange(moves_.at(id).awaited, true)) {
+    if (!std::exchange(copies_.at(id).awaited, true)) {
       awaited_.push_back(id);
     }
   }
@@ -762,23 +763,23 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A victim's memory is free when it has been copied.
   void await_copies_of(const BlockRun& victim) {
-    for (const auto& [id, move] : moves_) {
-      if (move.to == 1 && !move.awaited && is_source(victim, move.blocks)) {
+    for (const auto& [id, copy] : copies_) {
+      if (copy.to == 1 && !copy.awaited && is_source(victim, copy.blocks)) {
         await(id);
       }
     }
     arriving_is_awaited_ = arriving_is_awaited_ || is_source(victim, arriving_[1]);
   }
   /// Before blocks that have arrived are written on.
-  void relieve_before_arrival(const Move& move) {
-    if (move.to < rules_.edges.size() && relieves_before_writes(move.to + 1) &&
-        rules_.edges[move.to].write == Write::with_compute) {
+  void relieve_before_arrival(const CopyInFlight& copy) {
+    if (copy.to < rules_.edges.size() && relieves_before_writes(copy.to + 1) &&
+        rules_.edges[copy.to].write == Write::on_create) {
       std::vector<Stretch> paths;
-      for (const BlockRun& run : move.blocks) {
-        streams_.path(run.stream, run.end, rules_.pools[move.to].block.value, path_);
+      for (const BlockRun& run : copy.blocks) {
+        streams_.path(run.stream, run.end, rules_.pools[copy.to].block.value, path_);
         paths.insert(paths.end(), path_.begin(), path_.end());
       }
-      relieve_before_write(move.to + 1, paths, move.blocks);
+      relieve_before_write(copy.to + 1, paths, copy.blocks);
     }
   }
   void add_runs(const std::vector<BlockRun>& runs, Copy& copy) const {
@@ -824,7 +825,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       return;
     }
     if (index < rules_.edges.size() &&
-        (rules_.edges[index].write == Write::with_compute ||
+        (rules_.edges[index].write == Write::on_create ||
          (rules_.edges[index].write == Write::after_uses && rules_.edges[index].uses <= 1))) {
       put(index + 1, run);
     }
@@ -842,9 +843,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     victims.clear();
     pools_[index]->evict(blocks, victims);
     const bool any_copies = index == 0 && rules_.requests_in_first && pools_.size() > 1 &&
-                            (!moves_.empty() || !arriving_[1].empty());
+                            (!copies_.empty() || !arriving_[1].empty());
     const bool demotes =
-        index < rules_.edges.size() && rules_.edges[index].write == Write::on_eviction;
+        index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
       counters_[index].evicted += victim.size();
       if (any_copies) {
@@ -927,7 +928,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
         here += run.size();
-        evictable -= pool.is_evictable(piece.extent) ? run.size() : 0;
+        evictable -= pool.is_evictable(piece.segment) ? run.size() : 0;
       } else {
         behind.push_back(run);
       }
@@ -940,7 +941,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
-        pool.hold(run, piece.extent);
+        pool.hold(run, piece.segment);
       }
     });
     for (const BlockRun& run : behind) {
@@ -971,7 +972,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         !is_part && (pools_.front()->is_followed(part.stream, part.block) ||
                      (has_victims_behind_ && pools_[1]->is_followed(part.stream, part.block)));
     if (pools_.front()->is_free(part) && !followed) {
-      pools_.front()->take_over(part);
+      pools_.front()->remove_part(part);
     }
   }
   /// Visits the pieces of the first `found` blocks of path_ in the first pool.
@@ -1007,11 +1008,11 @@ class ExtentStore final : public Store, private OffloadCalls {
           pool.publish(part, 0);
           count_inserted(0, part);
         } else if (rules_.duplicates == Duplicates::kept) {
-          pool.publish(part, ++copies_);
+          pool.publish(part, ++last_duplicate_);
           count_inserted(0, part);
-          request.copies.push_back({part.begin, part.end, copies_});
+          request.duplicates.push_back({part.begin, part.end, last_duplicate_});
         } else {
-          pool.hold(part, piece.extent);
+          pool.hold(part, piece.segment);
           pool.give_back(size);
         }
       }
@@ -1033,7 +1034,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const std::int64_t size = size_behind();
     const std::int64_t begin = match.by_pool[0].value / size;
     if (!offloads_) {
-      request.offered.next = request.found_behind;
+      request.record.next = request.found_behind;
       path_.swap(behind_);
       for (std::size_t i = 1; i < pools_.size(); ++i) {
         if (rules_.pools[i].touch == Touch::lookup) {
@@ -1047,12 +1048,12 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     request.loaded = match.tokens;
     if (offloads_) {
-      request.offered.next = match.tokens.value / size;
+      request.record.next = match.tokens.value / size;
     }
     promote(request, begin);
     if (offloads_) {
       for_each_place(request, begin,
-                     [&](std::size_t, const BlockRun& run) { note_reuse(request.offered, run); });
+                     [&](std::size_t, const BlockRun& run) { note_reuse(request.record, run); });
     }
     if (!rules_.loads_alone) {
       publish(request, match.tokens);
@@ -1087,7 +1088,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     });
   }
   /// Blocks that were found behind the second pool come nearer, and evict none that were found in
-  /// it. Where moves take time, they are read there until the request's loads have ended. Blocks
+  /// it. If writes take time, they are read there until the request's loads have ended. Blocks
   /// that find no room in the second pool, or leave it for others of them, do not stay.
   void promote(Request& request, std::int64_t begin) {
     std::vector<std::pair<std::size_t, BlockRun>> runs;
@@ -1133,17 +1134,16 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// A cache of its own takes what is new to it.
   void put_behind(Request& request, Tokens tokens) {
     const std::int64_t end = offers(request, tokens);
-    if (end <= request.offered.next) {
+    if (end <= request.record.next) {
       return;
     }
     streams_.path(request.context.stream, end, size_behind(), path_);
-    // A block whose move takes time is written on when it has arrived.
+    // A block whose copy takes time is written on when it has arrived.
     for (std::size_t i = 1; i < pools_.size() && (i == 1 || !takes_time(i - 1)); ++i) {
-      if (relieves_before_writes(i) &&
-          (i == 1 || rules_.edges[i - 1].write == Write::with_compute)) {
+      if (relieves_before_writes(i) && (i == 1 || rules_.edges[i - 1].write == Write::on_create)) {
         std::vector<BlockRun> written;
         walk(path_, End::head, [&](BlockRun run) {
-          run.begin = std::max(run.begin, request.offered.next);
+          run.begin = std::max(run.begin, request.record.next);
           if (run.begin < run.end) {
             written.push_back(run);
           }
@@ -1151,8 +1151,8 @@ class ExtentStore final : public Store, private OffloadCalls {
         relieve_before_write(i, path_, written);
       }
     }
-    put_new(1, request.offered.next, end);
-    request.offered.next = end;
+    put_new(1, request.record.next, end);
+    request.record.next = end;
   }
 
   static void add(Intervals& intervals, const BlockRun& run) {
@@ -1173,43 +1173,43 @@ class ExtentStore final : public Store, private OffloadCalls {
     return rules_.pools[1].eviction == "lru" && !pools_[1]->is_ranked();
   }
   /// Its place in the order of eviction, from its first use on.
-  std::uint32_t place_of(Offered& offered) {
-    if (offered.place == ExtentPool::kNone && has_places()) {
-      offered.place = pools_[1]->open_place();
+  std::uint32_t place_of(OffloadRecord& record) {
+    if (record.place == ExtentPool::kNone && has_places()) {
+      record.place = pools_[1]->open_place();
     }
-    return offered.place;
+    return record.place;
   }
   /// Blocks that are there, and readable, are used.
-  void note_reuse(Offered& offered, const BlockRun& run) {
-    for_each_new(offered.seen, run, [&](const BlockRun& part) {
-      if (const std::uint32_t place = place_of(offered); place != ExtentPool::kNone) {
+  void note_reuse(OffloadRecord& record, const BlockRun& run) {
+    for_each_new(record.seen, run, [&](const BlockRun& part) {
+      if (const std::uint32_t place = place_of(record); place != ExtentPool::kNone) {
         for_each_piece(*pools_[1], part, [&](const Piece& piece) {
           if (piece.present) {
-            pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.extent,
+            pools_[1]->use_at({part.stream, piece.begin, piece.end, part.first}, piece.segment,
                               place);
           }
         });
       }
     });
-    for_each_new(offered.inserted, run, [&](const BlockRun& part) { add(offered.reused, part); });
-    add(offered.seen, run);
+    for_each_new(record.inserted, run, [&](const BlockRun& part) { add(record.reused, part); });
+    add(record.seen, run);
   }
 
   bool offer(Request& request, Tokens tokens) {
     note_uses(request, tokens);
     const std::int64_t end = offers(request, tokens);
-    Offered& offered = request.offered;
-    if (end <= offered.next) {
+    OffloadRecord& record = request.record;
+    if (end <= record.next) {
       return true;
     }
-    find_path(request.context.stream, offered.next, end, size_behind());
-    path_.front().begin = std::max(path_.front().begin, offered.next);
-    const bool fits = offer_blocks(offered, path_);
-    offered.next = fits ? end : offered.next;
+    find_path(request.context.stream, record.next, end, size_behind());
+    path_.front().begin = std::max(path_.front().begin, record.next);
+    const bool fits = offer_blocks(record, path_);
+    record.next = fits ? end : record.next;
     return fits;
   }
   /// Those of the blocks that are missing are written, or none.
-  bool offer_blocks(Offered& offered, const std::vector<Stretch>& blocks) {
+  bool offer_blocks(OffloadRecord& record, const std::vector<Stretch>& blocks) {
     ExtentPool& pool = *pools_[1];
     std::vector<BlockRun>& here = offered_here_;
     std::vector<BlockRun>& missing = offered_missing_;
@@ -1221,7 +1221,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         const BlockRun run{own.stream, piece.begin, piece.end, End::head};
         if (!piece.present) {
           missing.push_back(run);
-        } else if (!pool.is_written(piece.extent)) {
+        } else if (!pool.is_being_written(piece.segment)) {
           here.push_back(run);
         }
       });
@@ -1231,24 +1231,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const BlockRun& run : missing) {
       wanted += run.size();
     }
-    for (std::size_t i = missing.size(); i-- > 0;) {
-      std::vector<BlockRun> parts;
-      for_each_new(offered.missed, missing[i],
-                   [&](const BlockRun& part) { parts.push_back(part); });
-      for (std::size_t j = parts.size(); j-- > 0;) {
-        pool.adapt(parts[j]);
-        add(offered.missed, parts[j]);
-      }
-    }
+    adapt_arc(record, missing);
     if (wanted > 0) {
-      static_cast<void>(place_of(offered));
+      static_cast<void>(place_of(record));
     }
     for (const BlockRun& run : here) {
-      note_reuse(offered, run);
+      note_reuse(record, run);
       pool.pin(run);
     }
     for (const BlockRun& run : missing) {
-      add(offered.seen, run);
+      add(record.seen, run);
     }
     const std::int64_t short_of = wanted - pool.free();
     const bool fits = short_of <= pool.evictable() &&
@@ -1257,15 +1249,24 @@ class ExtentStore final : public Store, private OffloadCalls {
       for (const BlockRun& run : missing) {
         count_skipped(1, run);
       }
-    } else {
-      if (wanted > 0) {
-        write_missing(offered, short_of);
-      }
+    } else if (wanted > 0) {
+      write_missing(record, short_of);
     }
     for (const BlockRun& run : here) {
       pool.unpin(run);
     }
     return fits;
+  }
+  /// Each missing block counts once for a request, from the tail of its context to the head.
+  void adapt_arc(OffloadRecord& record, const std::vector<BlockRun>& missing) {
+    for (std::size_t i = missing.size(); i-- > 0;) {
+      std::vector<BlockRun> parts;
+      for_each_new(record.missed, missing[i], [&](const BlockRun& part) { parts.push_back(part); });
+      for (std::size_t j = parts.size(); j-- > 0;) {
+        pools_[1]->adapt_arc(parts[j]);
+        add(record.missed, parts[j]);
+      }
+    }
   }
   /// Takes those out of the runs that an admission policy does not let in.
   static void leave_admitted(const ExtentPool& pool, std::vector<BlockRun>& runs) {
@@ -1283,7 +1284,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     runs = std::move(admitted);
   }
   /// Missing blocks enter, and are being copied.
-  void write_missing(Offered& offered, std::int64_t short_of) {
+  void write_missing(OffloadRecord& record, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
     Copy copy{.id = next_copy_++};
     for (const BlockRun& run : offered_missing_) {
@@ -1291,39 +1292,40 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     evict(1, short_of);
     for (const BlockRun& run : offered_missing_) {
-      if (offered.place != ExtentPool::kNone) {
-        pool.insert_at(run, offered.place);
+      if (record.place != ExtentPool::kNone) {
+        pool.insert_at(run, record.place);
       } else {
         pool.insert(run);
       }
       pool.begin_write(run);
-      add(offered.inserted, run);
+      add(record.inserted, run);
       count_inserted(1, run);
     }
     add_runs(offered_missing_, copy);
-    moves_.emplace(copy.id, Move{1, offered_missing_});
+    copies_.emplace(copy.id, CopyInFlight{1, offered_missing_});
     begun_.push_back(std::move(copy));
   }
   /// The request's uses count, from the tail to the head.
   void use_offered(Request& request) {
     ExtentPool& pool = *pools_[1];
-    Offered& offered = request.offered;
+    OffloadRecord& record = request.record;
     const bool by_recency = has_places();
     pool.begin_uses();
-    if (!offered.seen.empty()) {
-      streams_.path(request.context.stream, boost::icl::last(offered.seen) + 1, size_behind(),
+    if (!record.seen.empty()) {
+      streams_.path(request.context.stream, boost::icl::last(record.seen) + 1, size_behind(),
                     path_);
       walk(path_, End::tail, [&](const BlockRun& run) {
         for (std::int64_t end = run.end; end > run.begin;) {
-          const Alike alike = last_alike(offered, run.begin, end);
-          if (alike.reused || (alike.used && by_recency) || intersects(offered.inserted, end - 1)) {
+          const Alike alike = last_alike(record, run.begin, end);
+          if (alike.reused || (alike.used && by_recency) || intersects(record.inserted, end - 1)) {
             for_each_piece(
                 pool, {run.stream, alike.begin, end, End::tail}, [&](const Piece& piece) {
                   const BlockRun part{run.stream, piece.begin, piece.end, End::tail};
-                  const bool arrived = piece.present && !pool.is_written(piece.extent);
+                  const bool arrived = piece.present && !pool.is_being_written(piece.segment);
                   if (piece.present && !alike.reused) {
-                    pool.touch(part, piece.extent, false);
-                  } else if (piece.present && pool.put(part, piece.extent, true) && arrived) {
+                    pool.touch(part, piece.segment, false);
+                  } else if (piece.present && pool.count_put(part, piece.segment, true) &&
+                             arrived) {
                     write(1, part);
                   }
                 });
@@ -1332,10 +1334,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         }
       });
     }
-    if (offered.place != ExtentPool::kNone) {
-      pool.close_place(offered.place);
+    if (record.place != ExtentPool::kNone) {
+      pool.close_place(record.place);
     }
-    offered = {};
+    record = {};
   }
   struct Alike {
     std::int64_t begin;
@@ -1346,16 +1348,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     return boost::icl::contains(intervals, block);
   }
   /// The longest end of [begin, end) whose blocks the request has used in the same way.
-  [[nodiscard]] static Alike last_alike(const Offered& offered, std::int64_t begin,
+  [[nodiscard]] static Alike last_alike(const OffloadRecord& record, std::int64_t begin,
                                         std::int64_t end) {
-    for (const Intervals* intervals : {&offered.seen, &offered.inserted, &offered.reused}) {
+    for (const Intervals* intervals : {&record.seen, &record.inserted, &record.reused}) {
       for (const auto& one : *intervals) {
         for (const std::int64_t border : {boost::icl::first(one), boost::icl::last(one) + 1}) {
           begin = border < end ? std::max(begin, border) : begin;
         }
       }
     }
-    return {begin, intersects(offered.reused, end - 1), intersects(offered.seen, end - 1)};
+    return {begin, intersects(record.reused, end - 1), intersects(record.seen, end - 1)};
   }
 
   /// Blocks without a key wait in the order of eviction.
@@ -1387,13 +1389,13 @@ class ExtentStore final : public Store, private OffloadCalls {
       keyless();
     }
   }
-  /// Cut where the request's own copies, or what it found, begin and end.
+  /// Cut where the request's duplicates, or what it found, begin and end.
   void let_go(const Request& request, const BlockRun& run) {
     std::int64_t begin = run.begin;
     std::int64_t end = run.end;
     while (begin < end) {
       BlockRun part{run.stream, begin, end, run.first};
-      std::uint32_t copy = 0;
+      std::uint32_t duplicate_id = 0;
       const bool from_tail = run.first == End::tail;
       const auto cut = [&](std::int64_t at) {
         if (at > part.begin && at < part.end) {
@@ -1401,16 +1403,16 @@ class ExtentStore final : public Store, private OffloadCalls {
         }
       };
       cut(request.found);
-      for (const Copies& copies : request.copies) {
-        cut(copies.begin);
-        cut(copies.end);
+      for (const HeldDuplicates& held : request.duplicates) {
+        cut(held.begin);
+        cut(held.end);
       }
-      for (const Copies& copies : request.copies) {
-        if (copies.begin <= part.begin && part.end <= copies.end) {
-          copy = copies.copy;
+      for (const HeldDuplicates& held : request.duplicates) {
+        if (held.begin <= part.begin && part.end <= held.end) {
+          duplicate_id = held.id;
         }
       }
-      pools_.front()->let_go(part, copy, part.end <= request.found);
+      pools_.front()->let_go(part, duplicate_id, part.end <= request.found);
       (from_tail ? end : begin) = from_tail ? part.begin : part.end;
     }
   }
@@ -1434,20 +1436,20 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool filters_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
-  std::uint32_t copies_ = 0;
+  std::uint32_t last_duplicate_ = 0;
   mutable std::vector<Stretch> path_;
   /// In blocks of the pools behind.
   mutable std::vector<Stretch> behind_;
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
-  std::map<std::uint32_t, Move> moves_;
+  std::map<std::uint32_t, CopyInFlight> copies_;
   std::vector<std::uint32_t> awaited_;
-  /// By pool: blocks that have come since its last move, and those that the next iteration waits
+  /// By pool: blocks that have come since its last copy, and those that the next iteration waits
   /// for.
   std::vector<std::vector<BlockRun>> arriving_;
   /// A source of those of the second pool has left the first one.
   bool arriving_is_awaited_ = false;
-  std::vector<std::vector<BlockRun>> written_at_once_;
+  std::vector<std::vector<BlockRun>> stalling_blocks_;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;
   std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;

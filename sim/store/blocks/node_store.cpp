@@ -31,7 +31,7 @@ class NodeStore final : public Store {
         is_ranked_(!has_own_order(rules, 0)),
         counts_(pool_.eviction == "lfu" && !is_ranked_),
         has_second_(rules_.pools.size() > 1),
-        writes_back_(has_second_ && rules_.edges[0].write == Write::on_eviction),
+        writes_back_(has_second_ && rules_.edges[0].write == Write::on_evict),
         counters_(rules_.pools.size()),
         log_(rules_.pools.size()) {
     for (std::size_t i = 0; is_ranked_ && i < std::min<std::size_t>(2, rules.pools.size()); ++i) {
@@ -158,7 +158,7 @@ class NodeStore final : public Store {
     if (found == copies_.end()) {
       return;
     }
-    const Copying copy = std::move(found->second);
+    const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
     if (copy.pool == 1) {
       lock(copy.node, -1);
@@ -212,7 +212,7 @@ class NodeStore final : public Store {
     fetch.end = path.blocks + blocks;
     walk(fetch.stretches, rules_.pools[2].insertion, [&](const BlockRun& run) {
       for_each_piece(*storage_, run, [&](const Piece& piece) {
-        storage_->touch({run.stream, piece.begin, piece.end, run.first}, piece.extent);
+        storage_->touch({run.stream, piece.begin, piece.end, run.first}, piece.segment);
       });
     });
     host_used_ += blocks;
@@ -451,7 +451,7 @@ class NodeStore final : public Store {
     /// Its last use, where the two orders have to agree.
     std::int64_t used = 0;
     /// When it came to be in both pools; 0: it is not, or that does not matter.
-    std::int64_t twice = 0;
+    std::int64_t in_both_since = 0;
     std::uint32_t before = kNone;
     std::uint32_t after = kNone;
     /// The numbers that the policies of both pools have for it.
@@ -511,7 +511,7 @@ class NodeStore final : public Store {
     Tokens noted{};
   };
   /// A copy of a node, which may have been split since, to the next pool.
-  struct Copying {
+  struct CopyInFlight {
     std::size_t pool = 1;
     std::uint32_t node = kNone;
     std::vector<Stretch> stretches;
@@ -650,7 +650,7 @@ class NodeStore final : public Store {
       spans_[at].node = upper;
     }
     insert_after(upper, lower);
-    note_twice(upper);
+    note_in_both(upper);
     for (std::size_t i = 0; i < policies_.size(); ++i) {
       if (const std::uint32_t entry = nodes_[lower].entries[i]; entry != kNone) {
         const Span& first = first_span(lower);
@@ -702,7 +702,7 @@ class NodeStore final : public Store {
   }
 
   void remove_node(std::uint32_t at) {
-    forget_twice(at);
+    forget_in_both(at);
     forget(at, 0);
     forget(at, 1);
     const Node node = nodes_[at];
@@ -895,7 +895,8 @@ class NodeStore final : public Store {
     counters_[1].inserted += nodes_[at].size;
     tell(DecisionKind::insert, 1, at);
     lock(at, 1);
-    copies_.emplace(++last_copy_, Copying{.pool = 1, .node = at, .stretches = stretches_of(at)});
+    copies_.emplace(++last_copy_,
+                    CopyInFlight{.pool = 1, .node = at, .stretches = stretches_of(at)});
     begin_copy(at);
     return true;
   }
@@ -924,7 +925,7 @@ class NodeStore final : public Store {
   }
   void evict_from_host(std::int64_t blocks) {
     for (const bool spares_leaves : {true, false}) {
-      for (auto next = twice_.begin(); next != twice_.end() && blocks > 0;) {
+      for (auto next = in_both_.begin(); next != in_both_.end() && blocks > 0;) {
         const std::uint32_t at = next->second;
         ++next;
         const Node& node = nodes_[at];
@@ -948,7 +949,7 @@ class NodeStore final : public Store {
   }
   /// A node in both pools leaves the second one.
   void leave_host(std::uint32_t at) {
-    forget_twice(at);
+    forget_in_both(at);
     forget(at, 1);
     nodes_[at].on_host = false;
     host_resident_ -= nodes_[at].size;
@@ -969,7 +970,7 @@ class NodeStore final : public Store {
       return drop(at);
     }
     tell(demoted ? DecisionKind::demote : DecisionKind::evict, 0, at);
-    forget_twice(at);
+    forget_in_both(at);
     forget(at, 0);
     unlink(at);
     Node& node = nodes_[at];
@@ -1043,7 +1044,7 @@ class NodeStore final : public Store {
       ++nodes_[node.parent].device_children;
     }
     insert_by_use(at);
-    note_twice(at);
+    note_in_both(at);
     learn(at, 0);
     refresh(at);
     refresh(node.parent);
@@ -1054,21 +1055,21 @@ class NodeStore final : public Store {
       node.on_host = true;
       host_resident_ += node.size;
       host_used_ += node.size;
-      note_twice(at);
+      note_in_both(at);
       learn(at, 1);
       refresh(at);
     }
   }
   /// Nodes in both pools leave the second one first, if they are written on eviction.
-  void note_twice(std::uint32_t at) {
+  void note_in_both(std::uint32_t at) {
     if (writes_back_ && nodes_[at].on_device && nodes_[at].on_host) {
-      nodes_[at].twice = ++clock_;
-      twice_.emplace(nodes_[at].twice, at);
+      nodes_[at].in_both_since = ++clock_;
+      in_both_.emplace(nodes_[at].in_both_since, at);
     }
   }
-  void forget_twice(std::uint32_t at) {
-    if (nodes_[at].twice > 0) {
-      twice_.erase(std::exchange(nodes_[at].twice, 0));
+  void forget_in_both(std::uint32_t at) {
+    if (nodes_[at].in_both_since > 0) {
+      in_both_.erase(std::exchange(nodes_[at].in_both_since, 0));
     }
   }
   void change_host_locks(std::uint32_t at, int change) {
@@ -1136,7 +1137,7 @@ class NodeStore final : public Store {
     for (const Stretch& stretch : stretches) {
       blocks += stretch.end - stretch.begin;
     }
-    copies_.emplace(++last_copy_, Copying{.pool = 2, .node = at, .stretches = stretches});
+    copies_.emplace(++last_copy_, CopyInFlight{.pool = 2, .node = at, .stretches = stretches});
     begun_.push_back({.id = last_copy_, .blocks = blocks, .pool = 2});
     if (log_.is_set()) [[unlikely]] {
       begun_.back().stretches = stretches;
@@ -1146,7 +1147,7 @@ class NodeStore final : public Store {
     for_each_piece(*storage_, run, [&](const Piece& piece) {
       BlockRun rest{run.stream, piece.begin, piece.end, run.first};
       if (piece.present) {
-        storage_->touch(rest, piece.extent);
+        storage_->touch(rest, piece.segment);
         return;
       }
       while (rest.size() > 0) {
@@ -1462,8 +1463,8 @@ class NodeStore final : public Store {
   std::int64_t host_resident_ = 0;
   std::int64_t host_used_ = 0;
   /// Nodes in both pools, if they are written on eviction.
-  std::map<std::int64_t, std::uint32_t> twice_;
-  std::map<std::uint32_t, Copying> copies_;
+  std::map<std::int64_t, std::uint32_t> in_both_;
+  std::map<std::uint32_t, CopyInFlight> copies_;
   std::vector<Copy> begun_;
   std::uint32_t last_copy_ = 0;
   std::map<std::uint32_t, Fetch> fetches_;
@@ -1488,8 +1489,8 @@ std::vector<std::unique_ptr<Store>> make_node_stores(const StoreRules& rules,
   for (std::size_t i = 0; i < instances; ++i) {
     if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
       auto policies = make_policy_order(rules, 2, registry);
-      const Streams* known = policies != nullptr ? &streams : nullptr;
-      storage = std::make_shared<ExtentPool>(rules.pools[2], 0, known, std::move(policies));
+      const Streams* forks = policies != nullptr ? &streams : nullptr;
+      storage = std::make_shared<ExtentPool>(rules.pools[2], 0, forks, std::move(policies));
     }
     stores.push_back(std::make_unique<NodeStore>(rules, streams, registry, storage));
   }

@@ -23,7 +23,7 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
                   "all pools have one kind of unit, and storage behind nodes has blocks");
     KVTIER_ASSERT(
         !rules.edges[i - 1].timed || (first.unit == EvictionUnit::block && rules.requests_in_first),
-        "moves of blocks behind running requests take time");
+        "copies of blocks behind running requests take time");
     KVTIER_ASSERT(first.unit != EvictionUnit::node || !rules.edges[i - 1].prompts_only,
                   "nodes may be of responses");
   }

@@ -182,7 +182,7 @@ class PlainPool final : public VictimSet {
     return has_parts() && has({stream, end}) ? owner({stream, end}) : UINT32_MAX;
   }
 
-  [[nodiscard]] std::int64_t offered() const {
+  [[nodiscard]] std::int64_t evictable() const {
     std::int64_t blocks = 0;
     for (const auto& [id, known] : entries_) {
       blocks += offers(EntryId{id}) ? known.size() : 0;
@@ -200,10 +200,10 @@ class PlainPool final : public VictimSet {
     newcomer_ = newcomer;
     spared_ = spared_one;
     offer_all();
-    const std::int64_t offered_blocks = offered();
-    bool chosen = wanted <= offered_blocks;
+    const std::int64_t evictable_blocks = evictable();
+    bool chosen = wanted <= evictable_blocks;
     if (chosen) {
-      wanted = std::max(wanted, std::min(rules_.round, offered_blocks));
+      wanted = std::max(wanted, std::min(rules_.round, evictable_blocks));
       chosen = choose(policy(), {.now = now_, .demand = demand}, bytes(wanted));
     }
     spared_ = UINT32_MAX;
@@ -472,7 +472,7 @@ class ReferenceEntries final : public Store {
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
-    return {.available = pools_[0]->free() + pools_[0]->offered(), .empty = pools_[0]->free()};
+    return {.available = pools_[0]->free() + pools_[0]->evictable(), .empty = pools_[0]->free()};
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
@@ -661,7 +661,7 @@ class ReferenceEntries final : public Store {
   void count_and_write(std::size_t i, const Blocks& run, bool from_tail) {
     const std::int64_t puts = ++pools_[i]->entry(pools_[i]->owner(run.front())).puts;
     if (i < rules_.edges.size() &&
-        (rules_.edges[i].write == Write::with_compute ||
+        (rules_.edges[i].write == Write::on_create ||
          (rules_.edges[i].write == Write::after_uses && puts >= rules_.edges[i].uses))) {
       put(i + 1, run, from_tail);
     }
@@ -717,7 +717,7 @@ class ReferenceEntries final : public Store {
   }
   void write_new(std::size_t i, const Blocks& run, bool from_tail) {
     if (i < rules_.edges.size() &&
-        (rules_.edges[i].write == Write::with_compute ||
+        (rules_.edges[i].write == Write::on_create ||
          (rules_.edges[i].write == Write::after_uses && rules_.edges[i].uses <= 1))) {
       put(i + 1, run, from_tail);
     }
@@ -760,7 +760,7 @@ class ReferenceEntries final : public Store {
     for (const Blocks& run : left) {
       const auto size = static_cast<std::int64_t>(run.size());
       counters_[i].evicted += size;
-      if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction) {
+      if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict) {
         const std::int64_t skipped = counters_[i + 1].skipped;
         put(i + 1, run, true);
         counters_[i].demoted += size - (counters_[i + 1].skipped - skipped);

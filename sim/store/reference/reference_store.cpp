@@ -121,7 +121,7 @@ class BlockPool {
         policies_(make_policy_order(rules, number, registry)) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
-  /// The copy that came first; null if there is none.
+  /// The one that came first, if there are duplicates; null if there is none.
   [[nodiscard]] Block* find(const Key& key) const {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? nullptr : found->second.front();
@@ -185,7 +185,7 @@ class BlockPool {
     return made;
   }
   /// arc: a block with this key is to come in.
-  void adapt(const Key& key) {
+  void adapt_arc(const Key& key) {
     const auto ratio = [&](int to, int from) {
       return std::max(
           1.0, static_cast<double>(ghosts_[to].size()) / static_cast<double>(ghosts_[from].size()));
@@ -229,9 +229,9 @@ class BlockPool {
   void remove(Block* block) {
     recent_ -= block->frequent ? 0 : 1;
     if (block->keyed) {
-      std::vector<Block*>& copies = by_key_.at(block->key);
-      copies.erase(std::find(copies.begin(), copies.end(), block));
-      if (copies.empty()) {
+      std::vector<Block*>& alike = by_key_.at(block->key);
+      alike.erase(std::find(alike.begin(), alike.end(), block));
+      if (alike.empty()) {
         by_key_.erase(block->key);
       }
       --resident;
@@ -519,7 +519,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         counters_(pools_.size()),
         offer_counts_(rules),
         arriving_(pools_.size()),
-        written_at_once_(pools_.size()),
+        stalling_blocks_(pools_.size()),
         lacked_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
@@ -630,8 +630,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     } else {
       request.prompt = requests_.at(id).prompt;
       request.noted = requests_.at(id).noted;
-      request.offered = requests_.at(id).offered;
-      request.offered.next = 0;
+      request.record = requests_.at(id).record;
+      request.record.next = 0;
     }
     Request& kept = requests_[id] = std::move(request);
     note_uses(kept, found.tokens);
@@ -671,20 +671,20 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.requests_in_first && pools_.size() > 1 && !offloads() &&
         !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
-      const auto next = static_cast<std::size_t>(request.offered.next);
+      const auto next = static_cast<std::size_t>(request.record.next);
       const auto takes_time = [&](std::size_t i) {
         return rules_.edges[i - 1].timed && !stalls_for_writes(rules_.edges[i - 1]);
       };
       for (std::size_t i = 1;
            i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(i - 1)); ++i) {
-        if (i == 1 || rules_.edges[i - 1].write == Write::with_compute) {
-          relieve_before_write(i, keys, {keys.begin() + request.offered.next, keys.end()});
+        if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
+          relieve_before_write(i, keys, {keys.begin() + request.record.next, keys.end()});
         }
       }
       if (next < keys.size()) {
-        put_new(1, {keys.begin() + request.offered.next, keys.end()});
+        put_new(1, {keys.begin() + request.record.next, keys.end()});
       }
-      request.offered.next = std::max(request.offered.next, std::ssize(keys));
+      request.record.next = std::max(request.record.next, std::ssize(keys));
     }
   }
 
@@ -713,16 +713,16 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
       const auto arriving = std::ssize(arriving_[i]);
       const Copy copy{.id = last_copy_,
-                      .blocks = written_at_once_[i] + arriving,
+                      .blocks = stalling_blocks_[i] + arriving,
                       .pool = i,
-                      .waits = written_at_once_[i] > 0};
+                      .waits = stalling_blocks_[i] > 0};
       if (copy.blocks > 0) {
         begun_.push_back(copy);
         ++last_copy_;
-        written_at_once_[i] = 0;
+        stalling_blocks_[i] = 0;
       }
       if (arriving > 0) {
-        moves_[copy.id] = {i, std::exchange(arriving_[i], {})};
+        copies_[copy.id] = {i, std::exchange(arriving_[i], {})};
         if (i == 1 && std::exchange(arriving_is_awaited_, false)) {
           awaits_.insert(copy.id);
           awaited_.push_back(copy.id);
@@ -736,25 +736,25 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return std::exchange(awaited_, {});
   }
   void copied(std::uint32_t id) override {
-    const Move move = moves_.at(id);
-    moves_.erase(id);
-    if (move.to < rules_.edges.size() && rules_.edges[move.to].write == Write::with_compute) {
+    const CopyInFlight copy = copies_.at(id);
+    copies_.erase(id);
+    if (copy.to < rules_.edges.size() && rules_.edges[copy.to].write == Write::on_create) {
       std::vector<Key> paths;
       std::vector<Key> written;
-      for (const Block* block : move.blocks) {
+      for (const Block* block : copy.blocks) {
         written.push_back(block->key);
         for (const Key& key :
              keys_behind({block->key.first, size_behind() * (block->key.second + 1)})) {
           paths.push_back(key);
         }
       }
-      relieve_before_write(move.to + 1, paths, written);
+      relieve_before_write(copy.to + 1, paths, written);
     }
-    for (Block* block : move.blocks) {
-      if (move.to > 1) {
-        pools_[move.to - 1]->unpin(pools_[move.to - 1]->find(block->key));
+    for (Block* block : copy.blocks) {
+      if (copy.to > 1) {
+        pools_[copy.to - 1]->unpin(pools_[copy.to - 1]->find(block->key));
       }
-      arrive(move.to, block);
+      arrive(copy.to, block);
     }
   }
   void end(RequestId id) override {
@@ -836,8 +836,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
  private:
-  /// A request as an offload knows it.
-  struct Offered {
+  /// The blocks that an offload has seen of a request.
+  struct OffloadRecord {
     std::int64_t next = 0;
     /// In the order of eviction, while it runs; 0: it has used nothing yet.
     std::int64_t rank = 0;
@@ -868,7 +868,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     Tokens loaded{};
     /// Blocks that come up for it, by pool.
     std::vector<std::pair<std::size_t, Block*>> promoted{};
-    Offered offered{};
+    OffloadRecord record{};
     Tokens prompt{};
     /// Tokens whose blocks admission policies know of.
     Tokens noted{};
@@ -903,7 +903,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     evicted_behind_.clear();
-    result.fits = offer_blocks(requests_.at(id.value).offered, keys);
+    result.fits = offer_blocks(requests_.at(id.value).record, keys);
     std::erase_if(result.written, [&](const Stretch& block) {
       return pools_[1]->find({block.stream, block.begin}) == nullptr;
     });
@@ -912,7 +912,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   void begin_load(RequestId id, const std::vector<Stretch>& blocks) override {
     for (const Key& key : keys_of(blocks)) {
-      note_reuse(requests_.at(id.value).offered, key, key.second);
+      note_reuse(requests_.at(id.value).record, key, key.second);
       begin_load(1, pools_[1]->find(key));
     }
   }
@@ -1005,7 +1005,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (!offloads()) {
       std::vector<Key> found = keys;
       found.resize(found_behind(keys, 0));
-      request.offered.next = std::ssize(found);
+      request.record.next = std::ssize(found);
       for (std::size_t i = 1; i < pools_.size(); ++i) {
         touch_found(i, found);
       }
@@ -1058,7 +1058,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     if (offloads()) {
-      request.offered.next = static_cast<std::int64_t>(end);
+      request.record.next = static_cast<std::int64_t>(end);
     }
     request.loaded = match.tokens;
     for (std::size_t i = begin; i < end; ++i) {
@@ -1066,28 +1066,28 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         load_from_second(i);
       }
       if (offloads()) {
-        note_reuse(request.offered, keys[i], static_cast<std::int64_t>(i));
+        note_reuse(request.record, keys[i], static_cast<std::int64_t>(i));
       }
     }
     if (!rules_.loads_alone) {
       publish(request, match.tokens);
     }
   }
-  std::int64_t rank_of(Offered& offered) {
-    if (offered.rank == 0) {
-      offered.rank = pools_[1]->next_rank();
+  std::int64_t rank_of(OffloadRecord& record) {
+    if (record.rank == 0) {
+      record.rank = pools_[1]->next_rank();
     }
-    return offered.rank;
+    return record.rank;
   }
-  void note_reuse(Offered& offered, const Key& key, std::int64_t position) {
-    if (offered.seen.insert(position).second && has_places()) {
-      const std::int64_t rank = rank_of(offered);
+  void note_reuse(OffloadRecord& record, const Key& key, std::int64_t position) {
+    if (record.seen.insert(position).second && has_places()) {
+      const std::int64_t rank = rank_of(record);
       if (Block* here = pools_[1]->find(key)) {
         pools_[1]->use_as(here, rank, position);
       }
     }
-    if (!offered.inserted.contains(position)) {
-      offered.reused.insert(position);
+    if (!record.inserted.contains(position)) {
+      record.reused.insert(position);
     }
   }
 
@@ -1101,17 +1101,17 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   bool offer(Request& request, Tokens tokens) {
     note_uses(request, tokens);
     std::vector<Key> keys = offers(request, tokens);
-    Offered& offered = request.offered;
+    OffloadRecord& record = request.record;
     const std::int64_t end = std::ssize(keys);
-    if (end <= offered.next) {
+    if (end <= record.next) {
       return true;
     }
-    keys.erase(keys.begin(), keys.begin() + offered.next);
-    const bool fits = offer_blocks(offered, keys);
-    offered.next = fits ? end : offered.next;
+    keys.erase(keys.begin(), keys.begin() + record.next);
+    const bool fits = offer_blocks(record, keys);
+    record.next = fits ? end : record.next;
     return fits;
   }
-  bool offer_blocks(Offered& offered, const std::vector<Key>& keys) {
+  bool offer_blocks(OffloadRecord& record, const std::vector<Key>& keys) {
     BlockPool& pool = *pools_[1];
     std::vector<Stretch> offered_now;
     std::vector<BlockRun> candidates;
@@ -1135,21 +1135,21 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     for (auto i = missing.rbegin(); i != missing.rend(); ++i) {
-      if (offered.missed.insert(i->second).second) {
-        pool.adapt(*i);
+      if (record.missed.insert(i->second).second) {
+        pool.adapt_arc(*i);
       }
     }
     if (!missing.empty()) {
-      static_cast<void>(rank_of(offered));
+      static_cast<void>(rank_of(record));
     }
     std::vector<Block*> pinned;
     for (const Key& key : ready) {
-      note_reuse(offered, key, key.second);
+      note_reuse(record, key, key.second);
       pinned.push_back(pool.find(key));
       pool.pin(pinned.back());
     }
     for (const Key& key : missing) {
-      offered.seen.insert(key.second);
+      record.seen.insert(key.second);
     }
     const std::int64_t wanted = std::ssize(missing) - (rules_.pools[1].capacity - pool.used);
     const bool fits =
@@ -1157,14 +1157,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (!fits) {
       counters_[1].skipped += std::ssize(missing);
     } else if (!missing.empty()) {
-      write_missing(offered, missing, wanted);
+      write_missing(record, missing, wanted);
     }
     for (Block* block : pinned) {
       pool.unpin(block);
     }
     return fits;
   }
-  void write_missing(Offered& offered, const std::vector<Key>& missing, std::int64_t wanted) {
+  void write_missing(OffloadRecord& record, const std::vector<Key>& missing, std::int64_t wanted) {
     const Copy copy{.id = last_copy_++, .blocks = std::ssize(missing)};
     for (const Key& key : missing) {
       leave_below(1, key);
@@ -1174,33 +1174,33 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (const Key& key : missing) {
       Block* made = pools_[1]->add({.key = key});
       if (has_places()) {
-        pools_[1]->place_as(made, offered.rank, key.second);
+        pools_[1]->place_as(made, record.rank, key.second);
       }
       pools_[1]->pin(made);
       ++made->writes;
       ++counters_[1].inserted;
-      offered.inserted.insert(key.second);
-      moves_[copy.id].blocks.push_back(made);
+      record.inserted.insert(key.second);
+      copies_[copy.id].blocks.push_back(made);
     }
     begun_.push_back(copy);
   }
   void use_offered(Request& request) {
-    const Offered& offered = request.offered;
+    const OffloadRecord& record = request.record;
     const std::vector<Key> keys =
         keys_behind({request.context.stream,
-                     size_behind() * (offered.seen.empty() ? 0 : *offered.seen.rbegin() + 1)});
-    for (auto i = offered.seen.rbegin(); i != offered.seen.rend(); ++i) {
+                     size_behind() * (record.seen.empty() ? 0 : *record.seen.rbegin() + 1)});
+    for (auto i = record.seen.rbegin(); i != record.seen.rend(); ++i) {
       Block* here = pools_[1]->find(keys[static_cast<std::size_t>(*i)]);
       if (here == nullptr) {
         continue;
       }
-      if (offered.reused.contains(*i)) {
+      if (record.reused.contains(*i)) {
         pools_[1]->use(here);
         ++here->puts;
         if (here->writes == 0) {
           write(1, *here);
         }
-      } else if (has_places() || offered.inserted.contains(*i)) {
+      } else if (has_places() || record.inserted.contains(*i)) {
         pools_[1]->use(here, false);
       }
     }
@@ -1309,10 +1309,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return true;
   }
 
-  // ---- Moves ----
+  // ---- Copies to slower pools ----
 
-  /// Blocks on their way to a pool from the one before it.
-  struct Move {
+  /// Blocks that are copied to a pool from the one before it.
+  struct CopyInFlight {
     std::size_t to = 1;
     std::vector<Block*> blocks;
   };
@@ -1333,7 +1333,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     const bool promoted = i == promotes_to_;
     if (promoted ? promotes_for_ == nullptr : stalls_for_writes(rules_.edges[i - 1])) {
-      written_at_once_[i] += promoted ? 0 : 1;
+      stalling_blocks_[i] += promoted ? 0 : 1;
       return;
     }
     pools_[i]->pin(block);
@@ -1359,7 +1359,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (edge.frequency && !(is_new && frequencies_[i].admit(block.key.first, block.key.second))) {
         return;
       }
-      if (edge.write == Write::with_compute ||
+      if (edge.write == Write::on_create ||
           (edge.write == Write::after_uses && block.puts >= edge.uses)) {
         put(i + 1, block.key);
       }
@@ -1419,15 +1419,15 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       evicted_behind_.push_back(stretch_of(key));
     }
     if (i == 0 && rules_.requests_in_first && pools_.size() > 1) {
-      for (const auto& [id, move] : moves_) {
-        if (move.to == 1 && !awaits_.contains(id) && is_source(key, move.blocks)) {
+      for (const auto& [id, copy] : copies_) {
+        if (copy.to == 1 && !awaits_.contains(id) && is_source(key, copy.blocks)) {
           awaits_.insert(id);
           awaited_.push_back(id);
         }
       }
       arriving_is_awaited_ = arriving_is_awaited_ || is_source(key, arriving_[1]);
     }
-    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_eviction &&
+    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
         priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
         put(i + 1, key)) {
       ++counters_[i].demoted;
@@ -1590,15 +1590,15 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   OfferCounts offer_counts_;
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;
-  std::map<std::uint32_t, Move> moves_;
-  /// Moves of which a source has left the first pool, all and those that were not told.
+  std::map<std::uint32_t, CopyInFlight> copies_;
+  /// Copies of which a source has left the first pool, all and those that were not told.
   std::set<std::uint32_t> awaits_;
   std::vector<std::uint32_t> awaited_;
   bool arriving_is_awaited_ = false;
-  /// By pool: blocks that have come since its last move, and how many that the next iteration waits
+  /// By pool: blocks that have come since its last copy, and how many that the next iteration waits
   /// for.
   std::vector<std::vector<Block*>> arriving_;
-  std::vector<std::int64_t> written_at_once_;
+  std::vector<std::int64_t> stalling_blocks_;
   /// While blocks come up: the pool, and the request if they are on their way.
   std::size_t promotes_to_ = 0;
   Request* promotes_for_ = nullptr;
@@ -1624,7 +1624,7 @@ struct TreeNode {
   std::int64_t uses = 0;
   std::int64_t last_use = 0;
   /// When it came to be in both pools.
-  std::int64_t twice = 0;
+  std::int64_t in_both_since = 0;
   /// The numbers by which the policies of both pools know it.
   std::array<std::uint32_t, 2> entries{PolicyOrder::kNone, PolicyOrder::kNone};
 
@@ -1805,7 +1805,7 @@ class ReferenceNodes final : public Store {
     if (found == copies_.end()) {
       return;
     }
-    const Copying copy = found->second;
+    const CopyInFlight copy = found->second;
     copies_.erase(found);
     if (copy.pool == 1) {
       lock(copy.node, -1);
@@ -2018,7 +2018,7 @@ class ReferenceNodes final : public Store {
     /// Tokens whose blocks admission policies know of.
     Tokens noted;
   };
-  struct Copying {
+  struct CopyInFlight {
     std::size_t pool = 1;
     TreeNode* node = nullptr;
     std::vector<Key> keys;
@@ -2034,7 +2034,7 @@ class ReferenceNodes final : public Store {
   };
 
   [[nodiscard]] bool writes_back() const {
-    return !rules_.edges.empty() && rules_.edges[0].write == Write::on_eviction;
+    return !rules_.edges.empty() && rules_.edges[0].write == Write::on_evict;
   }
   [[nodiscard]] static bool is_in(const TreeNode& node, std::size_t pool) {
     return pool == 0 ? node.on_device : node.on_host;
@@ -2116,7 +2116,7 @@ class ReferenceNodes final : public Store {
     upper->on_host = node->on_host;
     upper->locks = node->locks;
     upper->uses = node->uses;
-    upper->twice = ++clock_;
+    upper->in_both_since = ++clock_;
     node->parent = upper.get();
     TreeNode* made = upper.get();
     made->children[node->keys.front()] = std::move(lower);
@@ -2321,7 +2321,7 @@ class ReferenceNodes final : public Store {
   }
   void put_on_device(TreeNode* node) {
     node->on_device = true;
-    node->twice = ++clock_;
+    node->in_both_since = ++clock_;
     counters_[0].inserted += node->size();
     learn(node, 0);
   }
@@ -2361,7 +2361,7 @@ class ReferenceNodes final : public Store {
     for (int round = 0; round < 2 && writes_back(); ++round) {
       std::vector<const TreeNode*> nodes = all();
       std::sort(nodes.begin(), nodes.end(),
-                [](const auto* a, const auto* b) { return a->twice < b->twice; });
+                [](const auto* a, const auto* b) { return a->in_both_since < b->in_both_since; });
       for (const TreeNode* node : nodes) {
         if (blocks > 0 && node->on_device && node->on_host &&
             !loading_.contains(node->keys.back()) && !is_host_held(*node) &&
@@ -2518,7 +2518,7 @@ class ReferenceNodes final : public Store {
   std::multiset<Key> loading_;
   /// Last blocks of nodes that stay in the second pool.
   std::map<Key, int> host_held_;
-  std::map<std::uint32_t, Copying> copies_;
+  std::map<std::uint32_t, CopyInFlight> copies_;
   std::vector<Copy> begun_;
   std::uint32_t last_copy_ = 0;
   std::map<std::uint32_t, Fetch> fetches_;

@@ -38,8 +38,8 @@ StoreRules tree_rules(const Json& system) {
     rules.pools.back().capacity = blocks("host_tokens");
     const auto write = system.value("write", "write_through");
     rules.edges.push_back({.write = write == "write_through_selective" ? Write::after_uses
-                                    : write == "write_back"            ? Write::on_eviction
-                                                                       : Write::with_compute,
+                                    : write == "write_back"            ? Write::on_evict
+                                                                       : Write::on_create,
                            .prompts_only = false,
                            .least_load = Tokens(system.value("least_load", std::int64_t{10}))});
   }

@@ -160,8 +160,8 @@ TEST(Identities, LruFromTheTailIsTheLruOfATriesLeaves) {
 }
 
 TEST(Identities, InclusiveTiersHitAsTheLargerAndExclusiveOnesAsTheirSum) {
-  const EdgeRules inclusive{.write = Write::with_compute};
-  const EdgeRules exclusive{.write = Write::on_eviction, .exclusive = true};
+  const EdgeRules inclusive{.write = Write::on_create};
+  const EdgeRules exclusive{.write = Write::on_evict, .exclusive = true};
   for (int seed = 1; seed <= kForests; ++seed) {
     const Forest forest = random_forest(seed);
     const std::int64_t fast = 1 + seed % 23;

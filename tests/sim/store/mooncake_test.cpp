@@ -80,8 +80,8 @@ TEST_F(Mooncake, LruAndFifoGiveTheCountedHits) {
 // The hits of an LRU tier of 3,000 blocks do not depend on a second tier. With a second tier that
 // holds the same blocks, the larger tier's 6,000 count; with one that holds others, the sum counts.
 TEST_F(Mooncake, TwoTiersGiveTheCountedHits) {
-  const EdgeRules inclusive{.write = Write::with_compute};
-  const EdgeRules exclusive{.write = Write::on_eviction, .exclusive = true};
+  const EdgeRules inclusive{.write = Write::on_create};
+  const EdgeRules exclusive{.write = Write::on_evict, .exclusive = true};
   for (const StoreKind& kind : store_kinds()) {
     const Hits both = replay(kind, {3'000, 6'000}, "lru", inclusive);
     EXPECT_EQ(both.in_first, 782) << kind.name;

@@ -36,7 +36,7 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.pools[1].block = rules.pools[0].block;
     rules.pools[1].shared = false;
     rules.pools[1].eviction = rules.pools[1].eviction == "arc" ? "lru" : rules.pools[1].eviction;
-    rules.edges[0].write = Write::on_eviction;
+    rules.edges[0].write = Write::on_evict;
     rules.edges[0].exclusive = true;
     rules.edges[0].promotes = true;
     rules.loads_alone = false;
@@ -74,7 +74,7 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
                            .in_background = i == 0 || coin(random)};
     }
     if (rules.requests_in_first && i > 1 && random.index(4) == 0) {
-      rules.edges[i - 1].write = Write::with_compute;
+      rules.edges[i - 1].write = Write::on_create;
       rules.edges[i - 1].exclusive = false;
       rules.edges[i - 1].frequency =
           FrequencyFilter{.least = 1 + random.index(4),
@@ -133,8 +133,7 @@ void make_entries(StoreRules& rules, RandomStream& random) {
     }
     if (i > 0) {
       EdgeRules& edge = rules.edges[i - 1];
-      edge.write =
-          one_of(random, std::array{Write::with_compute, Write::after_uses, Write::on_eviction});
+      edge.write = one_of(random, std::array{Write::on_create, Write::after_uses, Write::on_evict});
       edge.exclusive = coin(random);
     }
   }
@@ -171,10 +170,10 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
   if (!rules.edges.empty()) {
     rules.pools[1].capacity = 1 + random.index(60);
     rules.edges[0].write =
-        one_of(random, std::array{Write::with_compute, Write::after_uses, Write::on_eviction});
+        one_of(random, std::array{Write::on_create, Write::after_uses, Write::on_evict});
   }
   if (rules.edges.size() > 1) {
-    rules.edges[1].write = Write::with_compute;
+    rules.edges[1].write = Write::on_create;
     rules.edges[1].most_in_flight = coin(random) ? 1 : 0.25;
   }
 }
@@ -211,14 +210,13 @@ StoreRules draw_rules(RandomStream& random) {
     pool.shared = i > 0 && i + 1 == pools && coin(random);
     rules.pools.push_back(pool);
     if (i > 0) {
-      rules.edges.push_back(
-          {.write = one_of(random,
-                           std::array{Write::with_compute, Write::after_uses, Write::on_eviction}),
-           .uses = 1 + random.index(3),
-           .exclusive = coin(random),
-           .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
-           .promotes = random.index(3) > 0,
-           .prompts_only = coin(random)});
+      rules.edges.push_back({.write = one_of(random, std::array{Write::on_create, Write::after_uses,
+                                                                Write::on_evict}),
+                             .uses = 1 + random.index(3),
+                             .exclusive = coin(random),
+                             .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
+                             .promotes = random.index(3) > 0,
+                             .prompts_only = coin(random)});
     }
   }
   if (rules.requests_in_first && pools > 1) {
@@ -226,7 +224,7 @@ StoreRules draw_rules(RandomStream& random) {
     rules.pools[1].capacity = 1 + random.index(40);
     rules.pools[1].touch = random.index(4) > 0 ? Touch::end : Touch::lookup;
     rules.edges[0].write = rules.pools[1].touch == Touch::lookup || coin(random)
-                               ? Write::with_compute
+                               ? Write::on_create
                                : Write::after_uses;
     rules.edges[0].exclusive = false;
     rules.loads_alone = coin(random);

@@ -1,4 +1,4 @@
-/// Moves of blocks that take time.
+/// Copies of blocks to slower pools that take time.
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ StoreRules three_tiers(std::int64_t dram, std::int64_t ssd) {
   return rules;
 }
 
-class BlockMoves : public testing::TestWithParam<bool> {
+class BlockCopies : public testing::TestWithParam<bool> {
  protected:
   void open(const StoreRules& rules) {
     const PolicyRegistry registry = builtin_policies();
@@ -62,17 +62,17 @@ class BlockMoves : public testing::TestWithParam<bool> {
   Streams streams_;
   std::unique_ptr<Store> store_;
 };
-INSTANTIATE_TEST_SUITE_P(, BlockMoves, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(, BlockCopies, testing::Bool(),
                          [](const auto& one) { return one.param ? "Plain" : "Extents"; });
 
 // Three contexts of 4 blocks. The first one is on the drive alone.
-TEST_P(BlockMoves, BlocksOnADriveStayWhileARequestLoadsThem) {
+TEST_P(BlockCopies, BlocksOnADriveStayWhileARequestLoadsThem) {
   for (const bool exclusive : {false, true}) {
     StoreRules rules = three_tiers(8, 12);
     rules.pools[0].capacity = 8;
     rules.pools[2].eviction = "fifo";
     rules.edges[1].exclusive = exclusive;
-    rules.edges[1].write = exclusive ? Write::on_eviction : Write::with_compute;
+    rules.edges[1].write = exclusive ? Write::on_evict : Write::on_create;
     rules.edges[1].stalls = exclusive;
     open(rules);
     const Context first = stream(4);
@@ -96,7 +96,7 @@ TEST_P(BlockMoves, BlocksOnADriveStayWhileARequestLoadsThem) {
 }
 
 // HBM has 8 blocks. The third context takes the memory of the first one, which is being copied.
-TEST_P(BlockMoves, ACopyIsAwaitedWhenItsSourceLeavesHbm) {
+TEST_P(BlockCopies, ACopyIsAwaitedWhenItsSourceLeavesHbm) {
   StoreRules rules = three_tiers(16, 8);
   rules.pools[0].capacity = 8;
   rules.pools[1].block = rules.pools[2].block = Tokens(2);
@@ -129,7 +129,7 @@ StoreRules offload() {
   return rules;
 }
 
-TEST_P(BlockMoves, ABlockThatIsWrittenAnewIsNotWrittenOnBeforeItHasArrived) {
+TEST_P(BlockCopies, ABlockThatIsWrittenAnewIsNotWrittenOnBeforeItHasArrived) {
   open(offload());
   const Context first = stream(4);
   const RequestId uses = compute(first);
@@ -157,7 +157,7 @@ TEST_P(BlockMoves, ABlockThatIsWrittenAnewIsNotWrittenOnBeforeItHasArrived) {
 
 // A drive of 8 blocks is relieved of half of them from 4 on. Two contexts are computed before the
 // first one has arrived in host memory.
-TEST_P(BlockMoves, ATierMakesRoomWhenWhatIsWrittenOnHasArrived) {
+TEST_P(BlockCopies, ATierMakesRoomWhenWhatIsWrittenOnHasArrived) {
   StoreRules rules = three_tiers(16, 8);
   rules.pools[2].relief = Relief{.from = 0.5, .share = 0.5};
   open(rules);
