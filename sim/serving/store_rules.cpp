@@ -84,7 +84,8 @@ StoreFacts store_facts(const RunConfig& config) {
 
 StoreRules rules_of(const RunConfig& config) {
   const BlocksConfig& blocks = *config.system.blocks;
-  StoreRules rules{static_cast<const SharingRules&>(blocks)};
+  StoreRules rules;
+  static_cast<SharingRules&>(rules) = blocks;
   rules.requests_in_first = config.system.tiers.hbm.has_value();
   rules.loads_alone = load_wait(config.system) == LoadWait::request;
   for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
