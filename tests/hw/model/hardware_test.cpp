@@ -85,7 +85,7 @@ TEST(HardwareFiles, H200IsAnH100WithMoreAndFasterMemory) {
   EXPECT_EQ(h100.gpu.peak, h200.gpu.peak);
   EXPECT_EQ(h100.links, h200.links);
   EXPECT_EQ(h100.links.pcie.of, HostLinkOf::gpu);
-  EXPECT_EQ(hbm_bytes(h200), Bytes(4 * std::int64_t{141} * 1000000000));
+  EXPECT_EQ(hbm_bytes(h200), Bytes(4 * (std::int64_t{143'156} << 20)));
   // The datasheets' 4.8 and 3.35 TB/s.
   EXPECT_NEAR(h200.hbm.bandwidth.value / h100.hbm.bandwidth.value, 1.433, 0.001);
   // Half of 1,979 TFLOP/s, which are with sparsity.

@@ -80,8 +80,10 @@ TEST(RooflinePrefill, CountsTheAllReduceOfARingOfFour) {
   HardwareConfig hardware = with_gpus(tiny_hardware(), 4);
   hardware.efficiency.gpu_link = 0.5;
   const RooflineTiming timing(tiny_model(), hardware, 1);
-  // Work 1.008 / 4 = 0.252; each all-reduce 2 x 3/4 x 24 / 50 = 0.72 and 6 steps of 0.5: 3.72.
-  EXPECT_NEAR(prefill(timing, 3, 5).layer.seconds(), 0.252 + 2 * 3.72, kRounding);
+  // Work 1.008 / 4 = 0.252, of which 21 pairs take 0.084. Two KV heads on four GPUs are read twice,
+  // which takes 0.088: (5 + 2 x 3) x 8 B x 2 over 4 x 500 B/s. Each all-reduce takes
+  // 2 x 3/4 x 24 / 50 = 0.72 and 6 steps of 0.5: 3.72.
+  EXPECT_NEAR(prefill(timing, 3, 5).layer.seconds(), 0.256 + 2 * 3.72, kRounding);
 }
 
 TEST(RooflinePrefill, AttainsOnlyItsShareOfThePeaks) {
@@ -204,10 +206,12 @@ TEST(RooflineDecode, HasASlopeWithoutVisibleRounding) {
           static_cast<double>(gpus) * hardware.hbm.bandwidth.value * hardware.efficiency.memory;
       const double flops =
           static_cast<double>(gpus) * hardware.gpu.peak.value * hardware.efficiency.compute;
-      const double exact = std::max(static_cast<double>(kv_bytes_per_token(model).value) / rate,
-                                    static_cast<double>(model.layers) *
-                                        attention_flops_per_pair_layer(model) / flops) *
-                           1e9 * static_cast<double>(kTicksPerNs);
+      const std::int64_t copies = kv_copies(model, hardware, AttentionKind::full);
+      const double exact =
+          std::max(
+              static_cast<double>(kv_bytes_per_token(model).value * copies) / rate,
+              static_cast<double>(model.layers) * attention_flops_per_pair_layer(model) / flops) *
+          1e9 * static_cast<double>(kTicksPerNs);
       const RooflineTiming timing(model, hardware, 1);
       // A slope is whole ticks: of the smallest models, on many GPUs, it has hundreds.
       EXPECT_NEAR(static_cast<double>(timing.decode(1).front().slope), exact,
