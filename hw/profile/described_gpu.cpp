@@ -76,15 +76,17 @@ void check_replaced_rates(const ModelConfig& model, const HardwareConfig& descri
   const EfficiencyConfig& now = hardware.efficiency;
   check_share("/hardware/efficiency/compute", before.compute, now.compute);
   check_share("/hardware/efficiency/memory", before.memory, now.memory);
-  if (hardware.profile != described.profile || hardware.sibling) {
-    return;  // check_measured_gpu compares the described GPU; a sibling's times follow from it
+  if (hardware.profile != described.profile) {
+    return;  // check_measured_gpu compares the described GPU with that of the profile
   }
-  check_rate("/hardware/gpu/peak", described.gpu.peak, hardware.gpu.peak);
-  if (hardware.gpu.peaks != described.gpu.peaks) {
-    check_rate("/hardware/gpu/peaks/fp8", eight_bits(described.gpu), eight_bits(hardware.gpu));
-    check_rate("/hardware/gpu/peaks/fp4", four_bits(described.gpu), four_bits(hardware.gpu));
+  if (!hardware.sibling) {  // whose times follow from these
+    check_rate("/hardware/gpu/peak", described.gpu.peak, hardware.gpu.peak);
+    if (hardware.gpu.peaks != described.gpu.peaks) {
+      check_rate("/hardware/gpu/peaks/fp8", eight_bits(described.gpu), eight_bits(hardware.gpu));
+      check_rate("/hardware/gpu/peaks/fp4", four_bits(described.gpu), four_bits(hardware.gpu));
+    }
+    check_rate("/hardware/hbm/bandwidth", described.hbm.bandwidth, hardware.hbm.bandwidth);
   }
-  check_rate("/hardware/hbm/bandwidth", described.hbm.bandwidth, hardware.hbm.bandwidth);
   if (hardware.gpus > 1 && has_all_reduces(*profile, gpus_of_rank(hardware)) &&
       has_all_reduces(*profile, gpus_of_stage(hardware))) {
     const GpuLinkConfig& link = hardware.links.gpu;

@@ -17,8 +17,8 @@ namespace {
 constexpr double kComputeShare = 0.68;
 constexpr double kMemoryShare = 0.85;
 
-/// What a call does on one GPU, and the part of its time that does not follow from that: launches,
-/// and low occupancy of few blocks. Fitted to the tables of the H100 and the H200.
+/// The work of a call on one GPU, and the part of its time that does not follow from that:
+/// launches, and low occupancy of few blocks. Fitted to the tables of the H100 and the H200.
 struct Work {
   double operations = 0;
   double bytes = 0;
@@ -106,9 +106,20 @@ std::optional<Work> work_of(const ProfileTable& table, const ProfileCell& cell) 
       return of_latent_attention(table, at(0), kOperationsOfPair * at(0) * at(1),
                                  element * kRow * at(0) * at(1));
     }
+    case OperationId::elementwise:
+    case OperationId::rotation:
+    case OperationId::quantize:
+      return Work{.bytes = 1};  // as long as memory takes
     default:
       return std::nullopt;
   }
+}
+
+/// Whole passes, and cells of several requests: their work is not that of one operation.
+bool is_of_many(const ProfileTable& table) {
+  using enum OperationId;
+  return table.operation == model_step || table.operation == ragged_attention ||
+         table.operation == idle_pass;
 }
 
 double roofline_seconds(const Work& work, const Rates& peaks) {
@@ -168,6 +179,7 @@ std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Pr
   scaled.device.peak_4bit = gpu.peaks.four_bits.value_or(*scaled.device.peak_8bit);
   scaled.device.memory_bandwidth = hardware.hbm.bandwidth;
   scaled.device.limits_source = "the described hardware";
+  std::erase_if(scaled.tables, is_of_many);
   const double factor = hardware.sibling.value_or(1);
   for (ProfileTable& table : scaled.tables) {
     if (table.operation == OperationId::all_reduce) {

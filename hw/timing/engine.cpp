@@ -8,14 +8,14 @@ namespace kvtier {
 namespace {
 
 /// vLLM's defaults for a server (engine/arg_utils.py, get_batch_defaults). It gives the larger ones
-/// to cards of 70 GiB, but for the A100, which is slower than the others.
+/// to cards of 70 GiB, but for the A100.
 struct StartDefaults {
   std::int64_t tokens;
   std::int64_t requests;
 };
 StartDefaults start_defaults(const HardwareConfig& hardware) {
-  const bool is_large =
-      hardware.hbm.capacity >= Bytes(std::int64_t{70} << 30) && hardware.gpu.peak.value > 4e14;
+  const bool is_large = hardware.hbm.capacity >= Bytes(std::int64_t{70} << 30) &&
+                        hardware.gpu.name.find("A100") == std::string::npos;
   return is_large ? StartDefaults{8192, 1024} : StartDefaults{2048, 256};
 }
 

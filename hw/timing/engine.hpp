@@ -68,7 +68,8 @@ void describe(V& v, EngineConfig& c) {
           bounds::share());
   v.field("reserved_memory", c.reserved_memory,
           "HBM of each GPU that activations, graphs and buffers take of that share; \"auto\": as "
-          "vLLM measures it when it starts, for token_budget tokens.",
+          "vLLM measures it when it starts, for /serving/token_budget tokens, or for vLLM's "
+          "default budget of the card.",
           or_word("auto", between(0, *bounds::gpu_memory().maximum)));
   v.field("kv_share", c.kv_share,
           "Share of what is left that KV takes (TensorRT-LLM: "

@@ -575,15 +575,24 @@ KvShares hbm_shares(const RunConfig& config) {
 
 void fit_context_window(RunConfig& config) {
   constexpr Tokens kLeast(2048);
-  const std::optional<EngineConfig>& engine = config.system.engine;
-  const Bytes token = kv_bytes_per_token(config.model);
-  if (!engine || engine->reserved_memory || config.serving.kv_memory || token.value == 0) {
-    return;
+  Problems problems;
+  check_model(config.model, "", problems);
+  Tokens window = config.model.context_window;
+  for (const auto& [group, instances] : group_sizes(config)) {
+    const RunConfig alike = group_config(config, group);
+    check_parallel(config.model, alike.hardware, problems);
+    const std::optional<EngineConfig>& engine = alike.system.engine;
+    if (!problems.empty() || !engine || engine->reserved_memory || alike.serving.kv_memory ||
+        kv_bytes_per_token(alike.model).value == 0) {
+      return;
+    }
+    const Tokens block = alike.system.tiers.hbm ? alike.system.tiers.hbm->block_size : Tokens(1);
+    const Bytes of_rank(running_kv_capacity(alike).value / alike.hardware.parallel.attention_dp);
+    window = std::min(window, block * (of_rank / (kv_bytes_per_token(alike.model) * block.value)));
   }
-  const Tokens block = config.system.tiers.hbm ? config.system.tiers.hbm->block_size : Tokens(1);
-  const Tokens held = block * (running_kv_capacity(config) / (token * block.value));
-  if (held >= kLeast) {
-    config.model.context_window = std::min(config.model.context_window, held);
+  if (window >= kLeast && window < config.model.context_window) {
+    config.whole_window = config.model.context_window;
+    config.model.context_window = window;
   }
 }
 

@@ -173,10 +173,6 @@ void describe(V& v, StorageFetchConfig& c) {
   v.field("batch", c.batch, "Blocks of one read of storage.", between(1, 1e6));
 }
 
-/// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
-/// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
-/// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
-/// requests run, with batching unified or, for nodes, separate.
 /// How often memory behind HBM holds latent rows, which each GPU has.
 enum class LatentCopies : std::uint8_t {
   ranks,  // each tensor-parallel rank writes its own: vLLM, SGLang
@@ -187,6 +183,10 @@ constexpr auto enum_names(LatentCopies) {
   return std::array{Name{"ranks", LatentCopies::ranks}, Name{"one", LatentCopies::one}};
 }
 
+/// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
+/// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
+/// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
+/// requests run, with batching unified or, for nodes, separate.
 struct BlocksConfig : SharingRules {
   EvictionUnit unit = EvictionUnit::block;
   LatentCopies latent_copies = LatentCopies::ranks;
@@ -430,6 +430,8 @@ struct RunConfig {
   ClusterConfig cluster;
   WorkloadConfig workload;
   std::int64_t seed = 1;
+  /// The model's context window, if fit_context_window() has made it shorter.
+  std::optional<Tokens> whole_window{};
 };
 template <class V>
 void describe(V& v, RunConfig& c) {
@@ -482,8 +484,9 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 /// aside.
 [[nodiscard]] KvShares hbm_shares(const RunConfig& config);
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
-/// With an engine whose memory for KV is its own choice, the context window is at most what HBM
-/// holds (vLLM: --max-model-len auto). A window under 2,048 tokens stays, and is refused.
+/// With an engine whose memory for KV is its own choice, the context window is at most what HBM of
+/// a rank holds in each group of instances (vLLM: --max-model-len auto). If that is less than 2,048
+/// tokens, or the model or the ranks have problems, the window stays.
 void fit_context_window(RunConfig& config);
 
 /// Bytes of one token's stored KV in the first layer, the first two, and so on to all: in each

@@ -360,7 +360,8 @@ Json load_wait_report(const WaitTimes& loads, SimDuration total, double seconds)
   return json;
 }
 
-/// Tokens whose KV the HBM of all instances holds, and how often the tiers behind HBM hold a token.
+/// Tokens whose KV running requests may hold in the HBM of all instances, and how often the tiers
+/// behind HBM hold a token.
 Json kv_report(const RunConfig& config) {
   std::int64_t tokens = 0;
   for (const auto& [group, instances] : group_sizes(config)) {
@@ -368,13 +369,21 @@ Json kv_report(const RunConfig& config) {
     const Bytes token = kv_bytes_per_token(alike.model);
     tokens += token.value > 0 ? running_kv_capacity(alike) / token * instances : 0;
   }
-  RunConfig whole = config;
-  whole.system.compression.reset();
-  return {{"tokens_in_hbm", tokens},
-          {"copies_behind_hbm",
-           ratio(stored_kv_bytes_per_token(whole).value, kv_bytes_per_token(config.model).value)},
-          {"gpus_of_rank", gpus_of_rank(config.hardware)},
-          {"kv_heads", config.model.kv_heads}};
+  Json json{{"tokens_in_hbm", tokens}};
+  if (config.whole_window) {
+    json["context_window"] = config.model.context_window.value;
+    json["context_window_of_model"] = config.whole_window->value;
+  }
+  if (config.cluster.groups.empty()) {
+    RunConfig whole = config;
+    whole.system.compression.reset();
+    json["copies_behind_hbm"] =
+        ratio(stored_kv_bytes_per_token(whole).value, kv_bytes_per_token(config.model).value);
+    json["gpus_of_rank"] = gpus_of_rank(config.hardware);
+    json["kv_heads"] = config.model.kv_heads;
+    json["latent"] = config.model.latent.has_value();
+  }
+  return json;
 }
 
 }  // namespace

@@ -1079,7 +1079,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     request.loads.push_back(load);
     pools_[load.pool]->begin_load(load.run);
   }
-  /// What the second pool has is read there.
+  /// Blocks of the run that the second pool has are read there.
   void load_from_second(Request& request, const BlockRun& run) {
     for_each_piece(*pools_[1], run, [&](const Piece& piece) {
       if (piece.present) {

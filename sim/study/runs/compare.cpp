@@ -141,9 +141,20 @@ std::string describe_unwritten(const std::string& system, const Json& result) {
   return text;
 }
 
-/// The range is that of the presets that have a profile today, beside their times without it.
 constexpr const char* kRooflineTimes =
-    "Times are those of the roofline: 1.7 to 3.3 times too short on GPUs that were measured since.";
+    "Times are those of the roofline, which are too short on most GPUs.";
+
+/// A sentence if HBM holds less than a context window of the model.
+std::string describe_window(const std::string& system, const Json& result) {
+  const Json& kv = result["load"]["kv"];
+  return kv.contains("context_window")
+             ? fmt::format(
+                   "\n{}: the context window is {} tokens of the model's {}: HBM holds no "
+                   "more KV.\n",
+                   system, kv["context_window"].get<std::int64_t>(),
+                   kv["context_window_of_model"].get<std::int64_t>())
+             : "";
+}
 
 /// A sentence if tiers behind HBM hold KV more than once.
 std::string describe_copies(const std::string& system, const Json& result) {
@@ -153,10 +164,10 @@ std::string describe_copies(const std::string& system, const Json& result) {
   }
   const auto gpus = result["load"]["kv"]["gpus_of_rank"].get<std::int64_t>();
   const auto heads = result["load"]["kv"]["kv_heads"].get<std::int64_t>();
-  return fmt::format(
-      "\n{}: tiers behind HBM hold {:.3g} copies of KV: {}.\n", system, copies,
-      heads < gpus ? fmt::format("{} GPUs, {} KV heads", gpus, heads)
-                   : fmt::format("each of {} GPUs writes all rows of latent attention", gpus));
+  return fmt::format("\n{}: tiers behind HBM hold {:.3g} copies of KV: {}.\n", system, copies,
+                     result["load"]["kv"]["latent"].get<bool>()
+                         ? fmt::format("each of {} GPUs writes all rows of latent attention", gpus)
+                         : fmt::format("{} GPUs, {} KV heads", gpus, heads));
 }
 
 /// Adds the times of one profile to the counts of another use of it.
@@ -198,6 +209,7 @@ std::string notes(const Comparison& comparison) {
       text += fmt::format("\n{}: {} evicts nothing, and new KV found no room there.\n",
                           column.system, full);
     }
+    text += describe_window(column.system, column.results.front());
     text += describe_copies(column.system, column.results.front());
     text += describe_unwritten(column.system, column.results.front());
     const Json& metrics = column.results.front()["metrics"];
@@ -243,9 +255,8 @@ std::string notes(const Comparison& comparison) {
     text += fmt::format("\n{}\n", source);
   }
   for (const auto& [profile, outside] : outside_by_profile) {
-    text += fmt::format(
-        "\nPrefills and decode iterations extrapolated from what profile {} measured: {}.\n",
-        profile, fmt::join(outside, ", "));
+    text += fmt::format("\nPrefills and decode iterations beyond the tables of profile {}: {}.\n",
+                        profile, fmt::join(outside, ", "));
   }
   for (const std::string& line : describe_filling(first_results)) {
     text += fmt::format("\n{}\n", line);

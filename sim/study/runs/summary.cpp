@@ -64,7 +64,7 @@ constexpr ResultRow kRows[] = {
     {"  for the GPUs' busy time", "/metrics/dollars_per_million_output_tokens/busy", 1, "{:.2f}"},
     {"slots in use %", "/load/slots_in_use_fraction", 100, "{:.1f}"},
     {"HBM for KV in use %", "/load/kv_memory_in_use_fraction", 100, "{:.1f}"},
-    {"  of so many tokens", "/load/kv/tokens_in_hbm", 1, "{:.0f}"},
+    {"HBM for KV, tokens", "/load/kv/tokens_in_hbm", 1, "{:.0f}"},
     {"GPUs busy %", "/load/gpu_busy_fraction", 100, "{:.1f}"},
     {"untimed hit rate, blocks %", "/bound/untimed_hit_rate/blocks/total", 100, "{:.1f}",
      kBlockBound},

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.hpp"
+#include "sim/core/errors.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/serving/store_rules.hpp"
@@ -104,6 +105,29 @@ TEST(EngineMemory, CopiesCrossTheLinks) {
   EXPECT_EQ(written(ranks), 8 * written(one));
   EXPECT_EQ(ranks["load"]["kv"]["copies_behind_hbm"], 8);
   EXPECT_EQ(ranks["load"]["kv"]["tokens_in_hbm"], one["load"]["kv"]["tokens_in_hbm"]);
+}
+
+// Llama-3.1-8B has a window of 131,072 tokens, of which an RTX 4090 holds a third.
+TEST(ContextWindow, IsAtMostWhatHbmHolds) {
+  const auto window = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"/serving={}", "/hardware=rtx4090-8x", "/hardware/gpus=1",
+                               "/model=llama-3.1-8b", "/system=vllm"});
+    return resolved("examples/engines.json", more);
+  };
+  const RunConfig one = window({});
+  EXPECT_EQ(one.whole_window, Tokens(131'072));
+  EXPECT_LE(one.model.context_window.value,
+            running_kv_capacity(one) / kv_bytes_per_token(one.model));
+  EXPECT_GT(one.model.context_window.value,
+            running_kv_capacity(one) / kv_bytes_per_token(one.model) - 16);
+  // Each rank has the KV of its own requests.
+  const RunConfig ranks = window({"/hardware/gpus=2", "/hardware/parallel/attention_dp=2"});
+  EXPECT_LE(ranks.model.context_window.value,
+            running_kv_capacity(ranks) / kv_bytes_per_token(ranks.model) / 2);
+  EXPECT_EQ(window({"/model/context_window=2048tokens"}).whole_window, std::nullopt);
+  EXPECT_THROW(static_cast<void>(window({"/serving/kv_memory=1GiB"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(window({"/model/attention=[]"})), ConfigError);
+  EXPECT_THROW(static_cast<void>(window({R"(/model/attention=["full", "latent"])"})), ConfigError);
 }
 
 }  // namespace

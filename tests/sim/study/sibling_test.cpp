@@ -73,7 +73,9 @@ TEST(Sibling, ScaledCellsAreThoseOfTheOtherGpu) {
                                 "gb200-vllm",
                                 "gb200-nvl4",
                                 {"all_reduce", "mla_decode", "mla_prefill"}}}) {
-    for (const auto& [operation, error] : errors(pair.relative, pair.own, pair.preset)) {
+    const std::map<std::string, Errors> found = errors(pair.relative, pair.own, pair.preset);
+    EXPECT_EQ(found.size(), 7U);
+    for (const auto& [operation, error] : found) {
       RecordProperty(pair.own + " " + operation,
                      fmt::format("{:.3f} {:.3f}", error.median, error.p90));
       if (std::ranges::find(pair.unlike, operation) == pair.unlike.end()) {
@@ -82,6 +84,40 @@ TEST(Sibling, ScaledCellsAreThoseOfTheOtherGpu) {
       }
     }
   }
+}
+
+TEST(Sibling, ScalingIsBetterThanTheRelativesTimes) {
+  const auto scaled = errors("h100-vllm", "h200-vllm", "h200-8x");
+  const auto as_they_are = errors("h100-vllm", "h200-vllm", "h100-8x");
+  for (const char* operation : {"decode_attention", "moe", "mla_decode", "gemm_grid"}) {
+    EXPECT_LT(scaled.at(operation).p90, as_they_are.at(operation).p90) << operation;
+  }
+}
+
+TEST(Sibling, SlowerLinksMakeLongMessagesLonger) {
+  HardwareConfig slow = described("h800-8x");
+  const auto profile = resolve_profile("h100-vllm", presets());
+  const auto scaled = scale_to(slow, *profile);
+  slow.sibling = 2;
+  const auto twice = scale_to(slow, *profile);
+  int compared = 0;
+  for (std::size_t i = 0; i < profile->tables.size(); ++i) {
+    if (profile->tables[i].operation != OperationId::all_reduce) {
+      continue;
+    }
+    for (std::size_t j = 0; j < profile->tables[i].cells.size(); ++j) {
+      const ProfileCell& cell = profile->tables[i].cells[j];
+      const double ratio = scaled->tables[i].cells[j].median_seconds / cell.median_seconds;
+      EXPECT_GE(ratio, 1);
+      // Half the bandwidth.
+      EXPECT_LE(ratio, 2.8);
+      EXPECT_TRUE(cell.at[1] < 64 << 20 || cell.at[0] < 8 || ratio > 1.2) << ratio;
+      EXPECT_DOUBLE_EQ(twice->tables[i].cells[j].median_seconds,
+                       2 * scaled->tables[i].cells[j].median_seconds);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 100);
 }
 
 TEST(Sibling, OfTheSameGpuIsTheProfile) {
