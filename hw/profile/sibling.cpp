@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -133,39 +132,6 @@ void scale(ProfileCell& cell, double ratio) {
   cell.p75_seconds *= ratio;
 }
 
-/// Each GPU sends and receives 2 (gpus - 1) / gpus of a message. Only links that are slower by more
-/// than a quarter count: a table's rate is attained, at times with sums made by the switch.
-void scale_all_reduces(ProfileTable& table, double described_rate) {
-  std::map<std::int64_t, std::pair<const ProfileCell*, const ProfileCell*>> ends;
-  for (const ProfileCell& cell : table.cells) {
-    auto& [shortest, longest] = ends.try_emplace(cell.at[0], &cell, &cell).first->second;
-    shortest = cell.at[1] < shortest->at[1] ? &cell : shortest;
-    longest = cell.at[1] > longest->at[1] ? &cell : longest;
-  }
-  struct Line {
-    double fixed_seconds;
-    double seconds_per_byte;
-  };
-  std::map<std::int64_t, Line> lines;
-  for (const auto& [gpus, pair] : ends) {
-    const auto& [shortest, longest] = pair;
-    const auto bytes = static_cast<double>(longest->at[1] - shortest->at[1]);
-    const double seconds = longest->median_seconds - shortest->median_seconds;
-    lines[gpus] = {shortest->median_seconds, bytes > 0 ? seconds / bytes : 0};
-  }
-  for (ProfileCell& cell : table.cells) {
-    const Line& line = lines.at(cell.at[0]);
-    const auto gpus = static_cast<double>(cell.at[0]);
-    const double described = 2 * (gpus - 1) / gpus / described_rate;
-    if (described <= 1.25 * line.seconds_per_byte) {
-      continue;
-    }
-    const auto bytes = static_cast<double>(cell.at[1]);
-    scale(cell, (line.fixed_seconds + bytes * described) /
-                    (line.fixed_seconds + bytes * line.seconds_per_byte));
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Profile& relative) {
@@ -182,20 +148,15 @@ std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Pr
   std::erase_if(scaled.tables, is_of_many);
   const double factor = hardware.sibling.value_or(1);
   for (ProfileTable& table : scaled.tables) {
-    if (table.operation == OperationId::all_reduce) {
-      scale_all_reduces(table, hardware.links.gpu.bandwidth.value * hardware.efficiency.gpu_link);
-      for (ProfileCell& cell : table.cells) {
-        scale(cell, factor);
-      }
-      continue;
-    }
     // Weights of 4 bits alone are multiplied in 16.
     const bool is_weight_only = table.dtype == DataType::mxfp4 || table.dtype == DataType::int4;
     const std::optional<DataType> computed = is_weight_only ? std::nullopt : table.dtype;
     const Rates theirs = device_rates(relative, computed, table.cache);
     const Rates ours = device_rates(scaled, computed, table.cache);
     for (ProfileCell& cell : table.cells) {
-      if (const std::optional<Work> work = work_of(table, cell)) {
+      if (table.operation == OperationId::all_reduce) {
+        scale(cell, factor);
+      } else if (const std::optional<Work> work = work_of(table, cell)) {
         scale(cell, factor * roofline_seconds(*work, ours) / roofline_seconds(*work, theirs));
       }
     }

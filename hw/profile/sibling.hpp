@@ -10,9 +10,8 @@ namespace kvtier {
 /// The tables of a related GPU as times of the described one: each is multiplied by the ratio of
 /// two roofline times, that of the described GPU and that of the profile's, at the same attained
 /// shares, and by HardwareConfig::sibling. Both have a fixed part, which no GPU shortens.
-/// All-reduces follow the bandwidth of slower links between GPUs, beyond the time of the shortest
-/// message. Tables of copies and drives stay, and
-/// those of whole passes are left out.
+/// All-reduces are multiplied by the latter alone. Tables of copies and drives stay, and those of
+/// whole passes are left out.
 [[nodiscard]] std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware,
                                                       const Profile& relative);
 

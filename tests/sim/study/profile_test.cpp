@@ -314,6 +314,7 @@ TEST_F(ProfileHardware, RefusesAProfileOfAnotherGpu) {
                  {"gpus", 1},
                  {"gpu", {{"name", "H20"}, {"peak", "148TFLOP/s"}}},
                  {"hbm", {{"bandwidth", "4TB/s"}}},
+                 {"profile", "none"},
                  {"unmeasured", "roofline"}};
   EXPECT_EQ(problems(h20.dump()), Lines{});
   EXPECT_EQ(problems(h20.dump(), {"/hardware/profile=h100-vllm"}),

@@ -94,39 +94,25 @@ TEST(Sibling, ScalingIsBetterThanTheRelativesTimes) {
   }
 }
 
-TEST(Sibling, SlowerLinksMakeLongMessagesLonger) {
-  HardwareConfig slow = described("h800-8x");
+TEST(Sibling, MultipliesAllTimesByItsFactor) {
+  HardwareConfig hardware = described("h800-8x");
   const auto profile = resolve_profile("h100-vllm", presets());
-  const auto scaled = scale_to(slow, *profile);
-  slow.sibling = 2;
-  const auto twice = scale_to(slow, *profile);
-  int compared = 0;
-  for (std::size_t i = 0; i < profile->tables.size(); ++i) {
-    if (profile->tables[i].operation != OperationId::all_reduce) {
-      continue;
-    }
-    for (std::size_t j = 0; j < profile->tables[i].cells.size(); ++j) {
-      const ProfileCell& cell = profile->tables[i].cells[j];
-      const double ratio = scaled->tables[i].cells[j].median_seconds / cell.median_seconds;
-      EXPECT_GE(ratio, 1);
-      // Half the bandwidth.
-      EXPECT_LE(ratio, 2.8);
-      EXPECT_TRUE(cell.at[1] < 64 << 20 || cell.at[0] < 8 || ratio > 1.2) << ratio;
-      EXPECT_DOUBLE_EQ(twice->tables[i].cells[j].median_seconds,
+  const auto scaled = scale_to(hardware, *profile);
+  hardware.sibling = 2;
+  const auto twice = scale_to(hardware, *profile);
+  ASSERT_EQ(twice->tables.size(), scaled->tables.size());
+  for (std::size_t i = 0; i < scaled->tables.size(); ++i) {
+    for (std::size_t j = 0; j < scaled->tables[i].cells.size(); ++j) {
+      ASSERT_DOUBLE_EQ(twice->tables[i].cells[j].median_seconds,
                        2 * scaled->tables[i].cells[j].median_seconds);
-      ++compared;
     }
   }
-  EXPECT_GT(compared, 100);
 }
 
 TEST(Sibling, OfTheSameGpuIsTheProfile) {
   const auto profile = resolve_profile("h100-vllm", presets());
   const auto scaled = scale_to(described("h100-8x"), *profile);
   for (std::size_t i = 0; i < profile->tables.size(); ++i) {
-    if (profile->tables[i].operation == OperationId::all_reduce) {
-      continue;
-    }
     for (std::size_t j = 0; j < profile->tables[i].cells.size(); ++j) {
       ASSERT_DOUBLE_EQ(profile->tables[i].cells[j].median_seconds,
                        scaled->tables[i].cells[j].median_seconds);
