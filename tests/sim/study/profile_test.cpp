@@ -310,15 +310,12 @@ TEST_F(ProfileHardware, OverridesRatesThatTheProfileDoesNotReplace) {
 }
 
 TEST_F(ProfileHardware, RefusesAProfileOfAnotherGpu) {
-  const Json h20{{"preset", "h100-80g"},
-                 {"gpus", 1},
-                 {"gpu", {{"name", "H20"}, {"peak", "148TFLOP/s"}}},
-                 {"hbm", {{"bandwidth", "4TB/s"}}},
-                 {"profile", "none"},
-                 {"unmeasured", "roofline"}};
+  // As a sibling of the H100 it is accepted.
+  Json h20{{"preset", "h20-8x"}, {"gpus", 1}, {"unmeasured", "roofline"}};
   EXPECT_EQ(problems(h20.dump()), Lines{});
+  h20["sibling"] = "none";
   EXPECT_EQ(problems(h20.dump(), {"/hardware/profile=h100-vllm"}),
-            Lines{"run.json: /hardware/profile: expected a profile of the described GPU, H20 "
+            Lines{"run.json: /hardware/profile: expected a profile of the described GPU, H20-96G "
                   "(148TFLOP/s, 4TB/s), got h100-vllm, measured on H100-80G SXM (989.4TFLOP/s, "
                   "3.35TB/s): describe that GPU, by its preset or by the profile without a preset, "
                   "or set /hardware/profile to \"none\""});
