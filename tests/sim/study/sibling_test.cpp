@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "policies/registry.hpp"
+#include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
 #include "tests/sim/study/support.hpp"
 
@@ -117,6 +119,28 @@ TEST(Sibling, OfTheSameGpuIsTheProfile) {
       ASSERT_DOUBLE_EQ(profile->tables[i].cells[j].median_seconds,
                        scaled->tables[i].cells[j].median_seconds);
     }
+  }
+}
+
+// Published: gpt-oss-120b on 4 MI325X, requests in flight and tokens/s of each. The factor of the
+// preset is fitted to the second point.
+TEST(Sibling, Mi325xServesWithinAFifthOfPublishedRuns) {
+  for (const auto& [users, published] : {std::pair{17, 100.0}, {31, 86.0}, {60, 72.0}}) {
+    const Json workload{
+        {"generator", "multi_turn"},
+        {"sessions", 6 * users},
+        {"arrival_rate", "100000/s"},
+        {"measure", "all"},
+        {"multi_turn",
+         {{"rounds", 1}, {"user_tokens", "1024tokens"}, {"response_tokens", "1024tokens"}}}};
+    const Json result = simulate(
+        resolved("examples/engines.json",
+                 {"/model=gpt-oss-120b", "/hardware=mi325x-8x", "/hardware/gpus=4", "/system=vllm",
+                  "/serving=" + Json{{"slots", users}}.dump(), "/workload=" + workload.dump()}),
+        builtin_policies());
+    const double rate = 1 / result["metrics"]["tpot_seconds"]["mean"].get<double>();
+    EXPECT_NEAR(rate / published, 1, 0.2) << users;
+    EXPECT_EQ(result["timing"]["source"], "sibling");
   }
 }
 
