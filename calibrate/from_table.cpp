@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_shapes.hpp"
 #include "hw/profile/profile_timing.hpp"
 #include "hw/timing/operation_time.hpp"
@@ -282,16 +283,7 @@ class Importer {
  public:
   Importer(const ModelConfig* model, const HardwareConfig& hardware, const ImportOptions& options)
       : model_(model), options_(options) {
-    const FlopsPerSecond eight_bits =
-        hardware.gpu.peaks.eight_bits.value_or(FlopsPerSecond(2 * hardware.gpu.peak.value));
-    profile_.device = {.name = hardware.gpu.name,
-                       .driver = "unknown",
-                       .memory = hardware.hbm.capacity,
-                       .peak = hardware.gpu.peak,
-                       .peak_8bit = eight_bits,
-                       .peak_4bit = hardware.gpu.peaks.four_bits.value_or(eight_bits),
-                       .memory_bandwidth = hardware.hbm.bandwidth,
-                       .limits_source = "hardware " + hardware.name};
+    profile_.device = described_device(hardware);
   }
 
   void read(const TableFile& file) {

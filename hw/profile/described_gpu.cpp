@@ -43,6 +43,19 @@ std::string gpu_text(const std::string& name, FlopsPerSecond peak, BytesPerSecon
 
 }  // namespace
 
+ProfileDevice described_device(const HardwareConfig& hardware) {
+  const GpuConfig& gpu = hardware.gpu;
+  const FlopsPerSecond eight_bits = gpu.peaks.eight_bits.value_or(gpu.peak * 2);
+  return {.name = gpu.name,
+          .driver = "unknown",
+          .memory = hardware.hbm.capacity,
+          .peak = gpu.peak,
+          .peak_8bit = eight_bits,
+          .peak_4bit = gpu.peaks.four_bits.value_or(eight_bits),
+          .memory_bandwidth = hardware.hbm.bandwidth,
+          .limits_source = "hardware " + hardware.name};
+}
+
 void check_replaced_rates(const ModelConfig& model, const HardwareConfig& described,
                           const HardwareConfig& hardware, Problems& problems) {
   const Profile* profile = profile_of_times(model, hardware);
@@ -66,12 +79,6 @@ void check_replaced_rates(const ModelConfig& model, const HardwareConfig& descri
   const auto check_share = [&](const char* pointer, double before, double now) {
     check(pointer, before, now, [](double share) { return share; });
   };
-  const auto eight_bits = [](const GpuConfig& gpu) {
-    return gpu.peaks.eight_bits.value_or(gpu.peak * 2);
-  };
-  const auto four_bits = [&](const GpuConfig& gpu) {
-    return gpu.peaks.four_bits.value_or(eight_bits(gpu));
-  };
   const EfficiencyConfig& before = described.efficiency;
   const EfficiencyConfig& now = hardware.efficiency;
   check_share("/hardware/efficiency/compute", before.compute, now.compute);
@@ -82,8 +89,10 @@ void check_replaced_rates(const ModelConfig& model, const HardwareConfig& descri
   if (!hardware.sibling) {  // whose times follow from these
     check_rate("/hardware/gpu/peak", described.gpu.peak, hardware.gpu.peak);
     if (hardware.gpu.peaks != described.gpu.peaks) {
-      check_rate("/hardware/gpu/peaks/fp8", eight_bits(described.gpu), eight_bits(hardware.gpu));
-      check_rate("/hardware/gpu/peaks/fp4", four_bits(described.gpu), four_bits(hardware.gpu));
+      const ProfileDevice own = described_device(described);
+      const ProfileDevice changed = described_device(hardware);
+      check_rate("/hardware/gpu/peaks/fp8", *own.peak_8bit, *changed.peak_8bit);
+      check_rate("/hardware/gpu/peaks/fp4", *own.peak_4bit, *changed.peak_4bit);
     }
     check_rate("/hardware/hbm/bandwidth", described.hbm.bandwidth, hardware.hbm.bandwidth);
   }

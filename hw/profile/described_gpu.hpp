@@ -2,9 +2,13 @@
 
 #include "hw/model/hardware.hpp"
 #include "hw/model/model.hpp"
+#include "hw/profile/profile.hpp"
 
 /// Whether a hardware description agrees with the profile that it names.
 namespace kvtier {
+
+/// The described GPU as the device of a profile: its limits in each format are set.
+[[nodiscard]] ProfileDevice described_device(const HardwareConfig& hardware);
 
 /// Reports keys of /hardware that differ from those of `described`, although the profile gives the
 /// times that would follow from them: attained shares, peaks, the bandwidth of HBM, and with

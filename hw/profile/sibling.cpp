@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_shapes.hpp"
 
 namespace kvtier {
@@ -137,14 +138,7 @@ void scale(ProfileCell& cell, double ratio) {
 std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Profile& relative) {
   Profile scaled = relative;
   scaled.name = fmt::format("{} scaled to {}", relative.name, hardware.gpu.name);
-  const GpuConfig& gpu = hardware.gpu;
-  scaled.device.name = gpu.name;
-  scaled.device.memory = hardware.hbm.capacity;
-  scaled.device.peak = gpu.peak;
-  scaled.device.peak_8bit = gpu.peaks.eight_bits.value_or(gpu.peak * 2);
-  scaled.device.peak_4bit = gpu.peaks.four_bits.value_or(*scaled.device.peak_8bit);
-  scaled.device.memory_bandwidth = hardware.hbm.bandwidth;
-  scaled.device.limits_source = "the described hardware";
+  scaled.device = described_device(hardware);
   std::erase_if(scaled.tables, is_of_many);
   const double factor = hardware.sibling.value_or(1);
   for (ProfileTable& table : scaled.tables) {

@@ -134,18 +134,23 @@ std::vector<std::int32_t> KvStore::slots_of_blocks(Medium medium, const KvPiece&
     const std::int64_t count = std::min(end, first + size) - at;
     const BlockName name{piece.key, first};
     const auto found = blocks(medium).find(name);
-    const auto arrival = arrival_of(medium, name, true);
-    const bool is_here = found != blocks(medium).end();
-    const bool has_arrived = arrival != arrivals_.end() && arrival->block.has_arrived;
-    if (is_here && (medium == Medium::hbm || found->second.front().has_arrived || !has_arrived)) {
-      append(slots, part(found->second.front().slots, at - first, count));
-    } else if (request != nullptr && medium == Medium::hbm) {
+    const Block* block = found != blocks(medium).end() ? &found->second.front() : nullptr;
+    if (block == nullptr && request != nullptr && medium == Medium::hbm) {
       lengthen(*request, at + count);
       append(slots, part(request->slots, at, count));
-    } else {
-      KVTIER_ASSERT(arrival != arrivals_.end(), "only blocks that are there are used");
-      append(slots, part(arrival->block.slots, at - first, count));
+      at += count;
+      continue;
     }
+    // A block whose transfer has not ended is not read if another transfer has brought it.
+    if (block == nullptr || (medium != Medium::hbm && !block->has_arrived)) {
+      const auto arrival = arrival_of(medium, name, true);
+      const bool is_there = arrival != arrivals_.end();
+      KVTIER_ASSERT(block != nullptr || is_there, "only blocks that are there are used");
+      if (block == nullptr || (is_there && arrival->block.has_arrived)) {
+        block = &arrival->block;
+      }
+    }
+    append(slots, part(block->slots, at - first, count));
     at += count;
   }
   return slots;

@@ -375,10 +375,10 @@ Json kv_report(const RunConfig& config) {
     json["context_window_of_model"] = config.whole_window->value;
   }
   if (config.cluster.groups.empty()) {
-    RunConfig whole = config;
-    whole.system.compression.reset();
-    json["copies_behind_hbm"] =
-        ratio(stored_kv_bytes_per_token(whole).value, kv_bytes_per_token(config.model).value);
+    const Bytes once = kv_bytes_per_token(config.model);
+    // Sessions hold one copy, which may be compressed.
+    const Bytes stored = config.system.blocks ? stored_kv_bytes_per_token(config) : once;
+    json["copies_behind_hbm"] = ratio(stored.value, once.value);
     json["gpus_of_rank"] = gpus_of_rank(config.hardware);
     json["kv_heads"] = config.model.kv_heads;
     json["latent"] = config.model.latent.has_value();
