@@ -40,9 +40,6 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
   refuse(system.positions == KeyPositions::embedded, "/system/positions",
          "a device keeps keys without positions");
   if (system.blocks) {
-    const EvictionUnit unit = system.blocks->unit;
-    refuse(unit != EvictionUnit::block && unit != EvictionUnit::node, "/system/blocks/unit",
-           "a device keeps blocks and nodes");
     refuse(system.blocks->partial_reuse, "/system/blocks/partial_reuse",
            "a device shares whole blocks");
     refuse(!system.tiers.hbm, "/system/tiers/hbm", "on a device requests run in HBM");

@@ -461,9 +461,9 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
   const TurnFitter fitter(config);
   Accesses accesses(source, &fitter);
   Belady belady(accesses.streams(), block);
-  // Only a tier behind blocks in HBM has a cap of its own (EvictionUnit::block, not victims).
+  // A tier of nodes has none of its own, nor one of what leaves HBM.
   const bool has_own_cap = rules.requests_in_first && rules.pools.size() > 1 &&
-                           rules.pools.front().unit == EvictionUnit::block &&
+                           rules.pools.front().unit != EvictionUnit::node &&
                            !has_victims_behind(rules);
   const bool finds_last =
       rules.hit_cap == HitCap::none || (has_own_cap && rules.hit_cap_behind == HitCap::none);

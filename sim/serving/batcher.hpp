@@ -92,8 +92,6 @@ class Batcher {
   /// KV that is in HBM and in no account: what an ended turn has saved already stays until all of
   /// it is saved, and a device that loads layers ahead has room for all layers.
   [[nodiscard]] virtual Bytes beyond_accounts() const { return Bytes(0); }
-  /// KV is found in the tier from the beginning of its write on.
-  [[nodiscard]] virtual bool finds_unwritten(std::size_t /*tier*/) const { return false; }
   /// Entries of which some tier holds something.
   [[nodiscard]] virtual std::size_t stored_entries() const = 0;
   /// Loaded into HBM for turns, from the medium, over the whole run.

@@ -86,8 +86,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   later_writes_.resize(accounts_.size());
   counted_.resize(accounts_.size());
   requests_.set_stored(this);
-  writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict &&
-                 (!has_entries(rules.pools[0].unit) || rules.edges[0].stalls);
+  writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   loads_beside_writes_ = has_victims_behind(rules);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
 }

@@ -70,11 +70,6 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Medium medium(std::size_t tier) const override { return accounts_[tier]->medium(); }
   [[nodiscard]] TierCounters counters(std::size_t tier) const override;
   [[nodiscard]] const Pool& hbm() const override { return *accounts_.front(); }
-  /// Extents and sequences are found from the beginning of their write on.
-  [[nodiscard]] bool finds_unwritten(std::size_t tier) const override {
-    return tier > 0 && has_entries(config_.system.blocks->unit) &&
-           !(tier == 1 && config_.system.save.mode == SaveMode::blocking);
-  }
   [[nodiscard]] std::size_t stored_entries() const override { return 0; }
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return accounts_.size() > 1 && medium == accounts_[1]->medium() ? loaded_ : Bytes(0);

@@ -248,9 +248,9 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
                                       instances, kind->name, needs.instances_max));
   }
   if (needs.block_events && is_cluster(config) &&
-      (!config.system.blocks || config.system.blocks->unit != EvictionUnit::block)) {
+      (!config.system.blocks || config.system.blocks->unit == EvictionUnit::node)) {
     problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
-                                      "system with /system/blocks, whose unit is block",
+                                      "system with /system/blocks, whose unit is not node",
                                       kind->name));
   } else if (needs.block_events && is_cluster(config)) {
     // A router knows blocks of one size.
@@ -283,7 +283,7 @@ constexpr std::int64_t kMostNetworkedInstances = 255;
 
 /// Whether a request waits for blocks that come over a network while others run.
 bool moves_blocks_by_request(const SystemConfig& system) {
-  return system.blocks && system.blocks->unit == EvictionUnit::block &&
+  return system.blocks && system.blocks->unit != EvictionUnit::node &&
          system.batching == Batching::unified && load_wait(system) == LoadWait::request;
 }
 
@@ -307,7 +307,7 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
   const SystemConfig& system = config.system;
   if (!moves_blocks_by_request(system) || !system.tiers.hbm || system.tiers.count() > 1) {
     problems.add(pointer,
-                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "expected a system with /system/blocks, whose unit is not node, with batching "
                  "unified, /system/load/wait request and hbm as its only tier");
   }
   if (system.blocks && system.blocks->whole_response) {
@@ -341,7 +341,7 @@ void check_shared_tier(const RunConfig& config, Problems& problems) {
   const std::string pointer = "/cluster/shared";
   if (!moves_blocks_by_request(system)) {
     problems.add(pointer,
-                 "expected a system with /system/blocks, whose unit is block, with batching "
+                 "expected a system with /system/blocks, whose unit is not node, with batching "
                  "unified and /system/load/wait request");
   }
   std::string slowest;

@@ -651,7 +651,6 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
              {"filling", is_filling(moved.evictions, peak_before, peak)}};
     if (config.system.blocks) {
       tiers_json[to_string(batcher.medium(i))]["refused_blocks"] = moved.refused;
-      tiers_json[to_string(batcher.medium(i))]["found_before_written"] = batcher.finds_unwritten(i);
     }
   }
   m["tiers"] = tiers_json;

@@ -101,8 +101,6 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
     }
   };
   refuse(!system.tiers.hbm, "/system/tiers/hbm", "a tier: requests run in its blocks");
-  refuse(has_entries(system.blocks->unit) && system.tiers.count() > 2, "/system/tiers",
-         "at most one tier behind hbm for extents and sequences");
   refuse(config.serving.hold_requests > 0, "/serving/hold_requests",
          "0: an untimed replay holds requests");
   const bool nodes = system.blocks->unit == EvictionUnit::node;

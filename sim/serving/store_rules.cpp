@@ -150,9 +150,9 @@ StoreRules store_rules(const RunConfig& config) {
 
 StoreRules timed_store_rules(const RunConfig& config) {
   StoreRules rules = store_rules(config);
-  const bool blocks = rules.pools.front().unit == EvictionUnit::block;
+  const bool nodes = rules.pools.front().unit == EvictionUnit::node;
   for (EdgeRules& edge : rules.edges) {
-    edge.timed = blocks && rules.requests_in_first;
+    edge.timed = !nodes && rules.requests_in_first;
   }
   if (!rules.edges.empty()) {
     rules.edges.front().stalls = config.system.save.mode == SaveMode::blocking;

@@ -20,7 +20,7 @@ struct BlockRun {
 };
 
 /// Blocks that are alike in a pool: present, all in one segment, or absent. A segment is an extent
-/// of ExtentPool or an entry of EntryPool.
+/// of ExtentPool.
 struct Piece {
   bool present = false;
   std::uint32_t segment = UINT32_MAX;

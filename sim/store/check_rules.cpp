@@ -53,7 +53,7 @@ class Checks {
     const std::size_t pools = rules_.pools.size();
     const bool in_first = rules_.requests_in_first;
     refuse(
-        rules_.hit_cap_behind != HitCap::none && (!blocks_ || !in_first || pools == 1 || victims_),
+        rules_.hit_cap_behind != HitCap::none && (nodes_ || !in_first || pools == 1 || victims_),
         "/system/blocks/longest_hit_behind",
         "prompt, but with a tier behind one of blocks in hbm that keeps its blocks when they are "
         "found");
@@ -97,7 +97,7 @@ class Checks {
            "count at the end behind hbm");
     check_ranges(i);
     refuse(pool.leaves_only && !blocks_, i, "blocks/leaves_only", "false, but for blocks");
-    refuse(pool.relief && !blocks_, i, "blocks/relief", "\"none\", but for blocks");
+    refuse(pool.relief && nodes_ && i < 2, i, "blocks/relief", "\"none\" for nodes");
     if (pool.relief && !pool.relief->in_background) {
       refuse(i == 0 || !rules_.requests_in_first || victims_ || is_offload_at(i), i,
              "blocks/relief/in_background",
@@ -108,10 +108,10 @@ class Checks {
              "look-up");
     }
     refuse(pool.allocation == Allocation::write &&
-               (!blocks_ ||
+               (nodes_ ||
                 (rules_.requests_in_first ? !is_second(i) || victims_ || offload_ : i > 0)),
            i, "blocks/allocation",
-           "per_block, but for blocks in the first tier without one in hbm, or in the tier behind "
+           "per_block, but in the first tier without one in hbm, or in the tier behind "
            "hbm where uses count at the look-up");
     refuse(!pool.lease_newcomers && pool.lease.ns == 0, i, "blocks/lease_newcomers",
            "true without a lease");
@@ -135,7 +135,7 @@ class Checks {
            "blocks/least_priority",
            "0, but for blocks that are written when they leave the tier above");
     refuse(edge.frequency &&
-               (!blocks_ || !is_third(i) || edge.exclusive || edge.write != Write::on_create),
+               (nodes_ || !is_third(i) || edge.exclusive || edge.write != Write::on_create),
            i, "blocks/frequency",
            "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
     refuse(edge.least_load.value > 0 && !nodes_, i, "blocks/least_load", "0, but behind nodes");
@@ -148,10 +148,10 @@ class Checks {
     const PoolRules& pool = rules_.pools[i];
     if (i == 0) {
       refuse(pool.lease.ns > 0, i, "blocks/lease", "0s in hbm, whose blocks requests need");
-      refuse(!entries_ && pool.touch == Touch::lookup, i, "blocks/touch",
+      refuse(pool.touch == Touch::lookup, i, "blocks/touch",
              "end: running requests hold what they find");
     }
-    if (i != 1 || entries_) {
+    if (i != 1) {
       return;
     }
     const EdgeRules& edge = rules_.edges[0];
@@ -198,7 +198,7 @@ class Checks {
     }
     const Tokens block = rules_.pools[i].block;
     const Tokens above = rules_.pools[i - 1].block;
-    if (is_second(i) && blocks_ && !victims_) {
+    if (is_second(i) && !nodes_ && !victims_) {
       refuse(block.value % above.value != 0, i, "block_size", "a multiple of that of hbm");
     } else {
       refuse(block != above, i, "block_size",

@@ -30,7 +30,7 @@ constexpr auto enum_names(EvictionUnit) {
   return std::array{Name{"block", EvictionUnit::block}, Name{"node", EvictionUnit::node},
                     Name{"tail", EvictionUnit::tail}, Name{"sequence", EvictionUnit::sequence}};
 }
-/// Any EvictionPolicy chooses which extents and sequences leave.
+/// Blocks of a stream are one entry, and any EvictionPolicy chooses which entries leave.
 [[nodiscard]] constexpr bool has_entries(EvictionUnit unit) {
   return unit == EvictionUnit::tail || unit == EvictionUnit::sequence;
 }
@@ -388,13 +388,13 @@ struct StoreRules : SharingRules {
 /// Whether the second pool has what the first one, in which requests run, evicts.
 [[nodiscard]] inline bool has_victims_behind(const StoreRules& rules) {
   return rules.requests_in_first && rules.pools.size() > 1 &&
-         rules.pools[0].unit == EvictionUnit::block && rules.edges[0].exclusive;
+         rules.pools[0].unit != EvictionUnit::node && rules.edges[0].exclusive;
 }
 
 /// Whether the second pool is an offload, which learns of requests by Store::offer and `end`.
 [[nodiscard]] inline bool is_offload(const StoreRules& rules) {
   return rules.requests_in_first && rules.pools.size() > 1 &&
-         rules.pools[0].unit == EvictionUnit::block && rules.pools[1].touch == Touch::end &&
+         rules.pools[0].unit != EvictionUnit::node && rules.pools[1].touch == Touch::end &&
          !rules.edges[0].exclusive;
 }
 
@@ -404,11 +404,11 @@ struct StoreRules : SharingRules {
 }
 
 /// Whether a pool of blocks or nodes orders what leaves by itself. Else its policies are those of
-/// the registry.
+/// the registry, as those of extents and sequences always are.
 [[nodiscard]] inline bool has_own_order(const StoreRules& rules, std::size_t pool) {
   const auto is_plain = [&](std::size_t i) {
     const PoolRules& one = rules.pools[i];
-    return !filters_admission(one) && one.eviction_parameters.empty() &&
+    return !has_entries(one.unit) && !filters_admission(one) && one.eviction_parameters.empty() &&
            (one.eviction == "lru" || one.eviction == "fifo" || one.eviction == "lfu" ||
             (one.eviction == "arc" && i == 1 && is_offload(rules) && !one.leaves_only));
   };

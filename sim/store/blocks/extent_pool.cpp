@@ -9,7 +9,7 @@
 namespace kvtier {
 
 ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams,
-                       std::unique_ptr<PolicyOrder> policies)
+                       std::unique_ptr<BlockEntries> policies)
     : rules_(rules),
       order_(policies != nullptr        ? Order::policy
              : !rules.retention.empty() ? Order::priority
@@ -361,9 +361,8 @@ void ExtentPool::learn(std::uint32_t at) {
   if (extent.entry != kNone) {
     return;
   }
-  extent.entry = is_keyless(extent)
-                     ? policies_->insert_keyless(1)
-                     : policies_->insert(key_of(extent.stream, extent.begin), extent.begin, 1);
+  extent.entry = is_keyless(extent) ? policies_->insert_keyless()
+                                    : policies_->insert(extent.stream, extent.begin);
   if (extent.entry >= extent_of_.size()) {
     extent_of_.resize(static_cast<std::size_t>(extent.entry) + 1, kNone);
   }
@@ -415,15 +414,13 @@ bool ExtentPool::choose(std::int64_t blocks, const BlockRun* newcomer) {
   if (!is_ranked() || blocks <= 0) {
     return true;
   }
-  const EntryKey key = newcomer != nullptr ? key_of(newcomer->stream, newcomer->begin) : EntryKey{};
   const std::int64_t wanted = std::max(blocks, std::min(rules_.round, evictable()));
-  return policies_->choose(rules_.leaves_only ? 1 : wanted, Demand::save,
-                           newcomer != nullptr ? &key : nullptr);
+  return policies_->choose(rules_.leaves_only ? 1 : wanted, Demand::save, newcomer);
 }
 
 void ExtentPool::evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims) {
   while (blocks > 0) {
-    if (policies_->chosen().empty() && !choose(blocks, nullptr)) {
+    if (!policies_->has_chosen() && !choose(blocks, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : blocks);
     }
     for (const std::uint32_t entry : policies_->take_chosen()) {

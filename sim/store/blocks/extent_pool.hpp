@@ -13,7 +13,7 @@
 #include "sim/store/block_listener.hpp"
 #include "sim/store/block_run.hpp"
 #include "sim/store/decisions.hpp"
-#include "sim/store/policy_order.hpp"
+#include "sim/store/entries/block_entries.hpp"
 #include "sim/store/store.hpp"
 
 namespace kvtier {
@@ -32,7 +32,7 @@ class ExtentPool {
   /// policies choose, else null; they outlive it. `policies`: null where the pool has an order of
   /// its own (has_own_order).
   ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const Streams* streams = nullptr,
-             std::unique_ptr<PolicyOrder> policies = nullptr);
+             std::unique_ptr<BlockEntries> policies = nullptr);
 
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
@@ -50,7 +50,7 @@ class ExtentPool {
   [[nodiscard]] std::int64_t used() const { return used_; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - used_; }
   [[nodiscard]] std::int64_t evictable() const {
-    return evictable_ - (has_leases() ? leased() : 0);
+    return groups_blocks() ? policies_->evictable() : evictable_ - (has_leases() ? leased() : 0);
   }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
 
@@ -95,12 +95,19 @@ class ExtentPool {
   [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer);
   /// Whether policies of the registry choose.
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  /// Whether blocks of a stream may be one entry of theirs.
+  [[nodiscard]] bool groups_blocks() const { return policies_ != nullptr && policies_->groups(); }
+  /// A request uses a context, until end_use: entries of several blocks do not leave meanwhile if
+  /// they have some of it.
+  void begin_use(const Context& context) { policies_->begin_use(context); }
+  void extend_use(const Context& context) { policies_->extend_use(context); }
+  void end_use() { policies_->end_use(); }
   /// Whether a block may come in.
   [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const {
-    return policies_ == nullptr || policies_->admits(key_of(stream, block));
+    return policies_ == nullptr || policies_->admits(stream, block);
   }
   [[nodiscard]] bool filters() const { return policies_ != nullptr && policies_->filters(); }
-  void note_use(StreamId stream, std::int64_t block) { policies_->note_use(key_of(stream, block)); }
+  void note_use(StreamId stream, std::int64_t block) { policies_->note_use(stream, block); }
   /// How many blocks may leave at once before newcomers: whole rounds that free `wanted` or fewer.
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
@@ -147,7 +154,12 @@ class ExtentPool {
 
   // Requests that hold blocks.
 
-  /// Whether an extent is a part of evictable().
+  /// Blocks of a path that is used which are a part of evictable(): none of entries of several
+  /// blocks.
+  [[nodiscard]] std::int64_t evictable_of(const Piece& used) const {
+    return is_evictable(used.segment) && !groups_blocks() ? used.end - used.begin : 0;
+  }
+  /// Whether blocks of an extent may leave.
   [[nodiscard]] bool is_evictable(std::uint32_t extent) const {
     const Extent& blocks = extents_[extent];
     return blocks.holders == 0 && blocks.pins == 0 && !is_leased(blocks);
@@ -419,7 +431,7 @@ class ExtentPool {
   std::set<std::pair<std::int64_t, std::uint32_t>> by_age_;
 
   /// Null for an order of its own.
-  std::unique_ptr<PolicyOrder> policies_;
+  std::unique_ptr<BlockEntries> policies_;
   /// The extents of the policy's entries.
   std::vector<std::uint32_t> extent_of_;
   /// The extents of a stream's blocks from its first own one on.

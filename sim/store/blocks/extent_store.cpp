@@ -38,6 +38,7 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
                                 [](const PoolRules& pool) { return pool.round > 1; })),
+        groups_blocks_(pools_.front()->groups_blocks()),
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
         arriving_(pools_.size()),
@@ -76,6 +77,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     request.found =
         (rules_.requests_in_first && !has_victims_behind_ ? match.by_pool[0] : match.tokens).value /
         block();
+    Use use(*this, {prompt.stream, Tokens(request.found * block())});
     const Tokens taken = std::max(room.taken, match.tokens);
     request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
@@ -101,12 +103,14 @@ class ExtentStore final : public Store, private OffloadCalls {
     Request& kept = requests_[id.value] = std::move(request);
     note_uses(kept, match.tokens);
     if (rules_.requests_in_first && pools_.size() > 1 && !has_victims_behind_) {
+      use.extend({prompt.stream, match.tokens});
       load(kept, match);
     }
     if (room.arrives) [[unlikely]] {
       kept.loaded = taken;
     }
     if (rules_.publication == Publication::scheduling && !awaits(kept)) {
+      use.extend({prompt.stream, taken});
       publish(kept, taken);
     }
     return id;
@@ -125,6 +129,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
+      const Use use(*this, context);
       publish(request, context.tokens);
     }
     return true;
@@ -132,6 +137,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_[id.value];
+    const Use use(*this, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
@@ -141,9 +147,13 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
   }
 
-  void loaded(RequestId id) override { end_loads(requests_[id.value]); }
+  void loaded(RequestId id) override {
+    const Use use(*this, requests_[id.value].context);
+    end_loads(requests_[id.value]);
+  }
   void publish_loaded(RequestId id) override {
     Request& request = requests_[id.value];
+    const Use use(*this, {request.context.stream, request.loaded});
     publish(request, request.loaded);
   }
 
@@ -165,6 +175,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
     const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
+    const Use use(*this, {});
     relieve_before_arrival(copy);
     for (const BlockRun& run : copy.blocks) {
       if (copy.to > 1) {
@@ -175,6 +186,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void end(RequestId id) override {
     if (offloads_) {
+      const Use use(*this, requests_[id.value].context);
       use_offered(requests_[id.value]);
       free_requests_.push_back(id);
     }
@@ -182,6 +194,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
+    const Use use(*this, request.context);
     note_uses(request, request.context.tokens);
     end_loads(request);
     if (rules_.requests_in_first) {
@@ -191,7 +204,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       const bool at_once = rules_.pools.front().allocation == Allocation::write;
       const std::int64_t end = request.context.tokens.value / block();
       streams_.path(request.context.stream, end, block(), path_);
-      walk(path_, rules_.pools.front().insertion, [&](BlockRun run) {
+      walk_written(0, [&](BlockRun run) {
         run.end = at_once ? std::min(run.end, request.found) : run.end;
         put_found(request, run);
       });
@@ -360,6 +373,37 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens noted;
     /// A block whose first tokens it reuses.
     ExtentPool::Part part;
+  };
+
+  /// While this lives, a request uses a context in the pools.
+  class Use {
+   public:
+    Use(ExtentStore& store, const Context& context) : store_(store) {
+      if (store_.groups_blocks_) [[unlikely]] {
+        for (const auto& pool : store_.pools_) {
+          pool->begin_use(context);
+        }
+      }
+    }
+    ~Use() {
+      if (store_.groups_blocks_) [[unlikely]] {
+        for (const auto& pool : store_.pools_) {
+          pool->end_use();
+        }
+      }
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    void extend(const Context& context) {
+      if (store_.groups_blocks_) [[unlikely]] {
+        for (const auto& pool : store_.pools_) {
+          pool->extend_use(context);
+        }
+      }
+    }
+
+   private:
+    ExtentStore& store_;
   };
 
   RequestId new_request() {
@@ -640,10 +684,19 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return blocks;
   }
+  /// Visits path_ in the order in which a request writes it to a pool. Where blocks are a part of
+  /// an entry, the first ones of a stream are the useful ones if there is no room.
+  template <class Visit>
+  void walk_written(std::size_t index, Visit visit) {
+    walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
+      run.first = groups_blocks_ ? End::head : run.first;
+      visit(run);
+    });
+  }
   /// A request writes the blocks [begin, end) of path_.
   void put_new(std::size_t index, std::int64_t begin, std::int64_t end) {
     std::int64_t left = make_room_for_write(index, end - begin);
-    walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
+    walk_written(index, [&](BlockRun run) {
       run.begin = std::max(run.begin, begin);
       if (run.begin < run.end) {
         const BlockRun fits = cut_off(run, std::min(left, run.size()));
@@ -928,7 +981,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
         here += run.size();
-        evictable -= pool.is_evictable(piece.segment) ? run.size() : 0;
+        evictable -= pool.evictable_of(piece);
       } else {
         behind.push_back(run);
       }
@@ -1432,6 +1485,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool needs_places_;
   /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
+  /// Blocks of a stream may be one entry of a policy.
+  bool groups_blocks_;
   /// A pool has an admission policy.
   bool filters_;
   std::vector<Request> requests_;
@@ -1468,7 +1523,7 @@ std::vector<std::unique_ptr<Store>> make_extent_stores(const StoreRules& rules,
                                                        std::size_t instances) {
   return make_instance_stores<ExtentStore, ExtentPool>(
       rules, streams, instances, [&](std::size_t i) {
-        auto policies = make_policy_order(rules, i, registry);
+        auto policies = make_block_entries(rules, i, streams, registry);
         const bool knows_forks =
             rules.pools[i].leaves_only || rules.partial_reuse || policies != nullptr;
         return std::make_shared<ExtentPool>(rules.pools[i], puts_wanted(rules, i),

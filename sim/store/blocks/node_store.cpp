@@ -1240,8 +1240,8 @@ class NodeStore final : public Store {
     if (!policies.choose(1, pool == 0 ? Demand::save : Demand::demotion, nullptr) && pool == 0) {
       policies.choose_oldest(1);
     }
-    const std::vector<std::uint32_t> chosen = policies.take_chosen();
-    return chosen.empty() ? kNone : node_of_[pool][chosen.front()];
+    const std::vector<PolicyOrder::Chosen> chosen = policies.take_chosen();
+    return chosen.empty() ? kNone : node_of_[pool][chosen.front().entry];
   }
   [[nodiscard]] bool admits(std::uint32_t at, std::size_t pool) const {
     if (policies_[pool] == nullptr || !policies_[pool]->filters()) {
@@ -1488,7 +1488,7 @@ std::vector<std::unique_ptr<Store>> make_node_stores(const StoreRules& rules,
   std::shared_ptr<ExtentPool> storage;
   for (std::size_t i = 0; i < instances; ++i) {
     if (rules.pools.size() > 2 && (storage == nullptr || !rules.pools[2].shared)) {
-      auto policies = make_policy_order(rules, 2, registry);
+      auto policies = make_block_entries(rules, 2, streams, registry);
       const Streams* forks = policies != nullptr ? &streams : nullptr;
       storage = std::make_shared<ExtentPool>(rules.pools[2], 0, forks, std::move(policies));
     }

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
-#include "sim/store/blocks/entry_store.hpp"
 #include "sim/store/blocks/extent_store.hpp"
 #include "sim/store/blocks/node_store.hpp"
 #include "sim/store/check_rules.hpp"
@@ -22,7 +21,7 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
                              : unit == first.unit || (has_entries(unit) && has_entries(first.unit)),
                   "all pools have one kind of unit, and storage behind nodes has blocks");
     KVTIER_ASSERT(
-        !rules.edges[i - 1].timed || (first.unit == EvictionUnit::block && rules.requests_in_first),
+        !rules.edges[i - 1].timed || (first.unit != EvictionUnit::node && rules.requests_in_first),
         "copies of blocks behind running requests take time");
     KVTIER_ASSERT(first.unit != EvictionUnit::node || !rules.edges[i - 1].prompts_only,
                   "nodes may be of responses");
@@ -48,9 +47,6 @@ std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const S
                                                 std::size_t instances) {
   check(rules, registry);
   const EvictionUnit unit = rules.pools.front().unit;
-  if (has_entries(unit)) {
-    return make_entry_stores(rules, streams, registry, instances);
-  }
   return unit == EvictionUnit::node ? make_node_stores(rules, streams, registry, instances)
                                     : make_extent_stores(rules, streams, registry, instances);
 }
@@ -61,9 +57,6 @@ std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rule
                                                           std::size_t instances) {
   check(rules, registry);
   const EvictionUnit unit = rules.pools.front().unit;
-  if (has_entries(unit)) {
-    return make_reference_entries(rules, streams, registry, instances);
-  }
   return unit == EvictionUnit::node ? make_reference_nodes(rules, streams, registry, instances)
                                     : make_reference_blocks(rules, streams, registry, instances);
 }

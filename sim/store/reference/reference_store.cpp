@@ -11,7 +11,7 @@
 #include "sim/core/assert.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
-#include "sim/store/policy_order.hpp"
+#include "sim/store/entries/block_entries.hpp"
 #include "sim/store/write_frequencies.hpp"
 
 namespace kvtier {
@@ -118,7 +118,7 @@ class BlockPool {
             const PolicyRegistry& registry)
       : rules_(rules.pools[number]),
         streams_(streams),
-        policies_(make_policy_order(rules, number, registry)) {}
+        policies_(make_block_entries(rules, number, streams, registry)) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
   /// The one that came first, if there are duplicates; null if there is none.
@@ -299,20 +299,25 @@ class BlockPool {
   // Policies of the registry.
 
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  [[nodiscard]] bool groups_blocks() const { return is_ranked() && policies_->groups(); }
+  void begin_use(const Context& context) { policies_->begin_use(context); }
+  void extend_use(const Context& context) { policies_->extend_use(context); }
+  void end_use() { policies_->end_use(); }
   [[nodiscard]] bool admits(const Key& key) const {
-    return !is_ranked() || policies_->admits(key_of(key));
+    return !is_ranked() || policies_->admits(key.first, key.second);
   }
   void note_use(const Key& key) {
     if (is_ranked()) {
-      policies_->note_use(key_of(key));
+      policies_->note_use(key.first, key.second);
     }
   }
   /// A block that a request has computed has no number before that one lets it go, or another one
   /// finds it.
   void learn(Block* block) {
     if (is_ranked() && block->entry == PolicyOrder::kNone) {
-      block->entry = block->keyed ? policies_->insert(key_of(block->key), block->key.second, 1)
-                                  : policies_->insert_keyless(1);
+      block->entry = block->keyed ? policies_->insert(block->key.first, block->key.second)
+                                  : policies_->insert_keyless();
+      by_entry_[block->entry] = block;
     }
   }
   /// Whether the policy lets so many blocks leave, or a round, for this newcomer if there is one.
@@ -321,20 +326,21 @@ class BlockPool {
       return true;
     }
     offer_all();
-    const EntryKey key = newcomer != nullptr ? key_of(*newcomer) : EntryKey{};
+    const BlockRun block = newcomer != nullptr ? BlockRun{newcomer->first, newcomer->second,
+                                                          newcomer->second + 1}
+                                               : BlockRun{};
     return policies_->choose(
         rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())),
-        Demand::save, newcomer != nullptr ? &key : nullptr);
+        Demand::save, newcomer != nullptr ? &block : nullptr);
   }
   /// The next blocks to leave, so many in the end: those that were chosen, or are now.
   std::vector<Block*> take_chosen(std::int64_t wanted) {
-    if (policies_->chosen().empty() && !choose(wanted, nullptr)) {
+    if (!policies_->has_chosen() && !choose(wanted, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : wanted);
     }
     std::vector<Block*> chosen;
     for (const std::uint32_t entry : policies_->take_chosen()) {
-      chosen.push_back(&*std::find_if(blocks_.begin(), blocks_.end(),
-                                      [&](const Block& block) { return block.entry == entry; }));
+      chosen.push_back(by_entry_.at(entry));
     }
     return chosen;
   }
@@ -360,7 +366,11 @@ class BlockPool {
     const auto found = std::find_if(order_.begin(), order_.end(), is_free);
     return found == order_.end() ? nullptr : found->second;
   }
-  [[nodiscard]] std::int64_t evictable() const {
+  [[nodiscard]] std::int64_t evictable() {
+    if (groups_blocks()) {
+      offer_all();
+      return policies_->evictable();
+    }
     if (rules_.lease.ns == 0) {
       return static_cast<std::int64_t>(order_.size()) - pinned_;
     }
@@ -495,7 +505,7 @@ class BlockPool {
   PoolRules rules_;
   const Streams& streams_;
   /// Null if the pool has an order of its own.
-  std::unique_ptr<PolicyOrder> policies_;
+  std::unique_ptr<BlockEntries> policies_;
   std::int64_t clock_ = 0;
   std::int64_t pinned_ = 0;
   SimTime now_;
@@ -507,6 +517,8 @@ class BlockPool {
   /// Blocks that no request holds, in the order of eviction.
   std::map<Place, Block*> order_;
   std::map<Key, std::vector<Block*>> by_key_;
+  /// Those that a policy knows.
+  std::map<std::uint32_t, Block*> by_entry_;
 };
 
 class ReferenceBlocks final : public Store, private OffloadCalls {
@@ -584,6 +596,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
                 {prompt.stream,
                  rules_.requests_in_first && !victims_behind ? found.by_pool[0] : found.tokens},
                 block());
+    Use use(pools_, {prompt.stream, block() * std::ssize(hits)});
     if (victims_behind) {
       if (!take_with_victims(request, hits, prompt, room)) {
         return std::nullopt;
@@ -636,10 +649,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     Request& kept = requests_[id] = std::move(request);
     note_uses(kept, found.tokens);
     if (rules_.requests_in_first && pools_.size() > 1 && !victims_behind) {
+      use.extend({prompt.stream, found.tokens});
       load(kept, prompt, found);
     }
     if (rules_.publication == Publication::scheduling &&
         !(rules_.loads_alone && kept.loaded.value > 0)) {
+      use.extend({prompt.stream, taken});
       publish(kept, taken);
     }
     return RequestId{id};
@@ -657,6 +672,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
+      const Use use(pools_, context);
       publish(request, context.tokens);
     }
     return true;
@@ -664,6 +680,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_.at(id.value);
+    const Use use(pools_, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
@@ -691,20 +708,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] bool offloads() const override { return is_offload(rules_); }
   void loaded(RequestId id) override {
     Request& request = requests_.at(id.value);
-    for (const Load& load : request.loads) {
-      end_load(load.pool, load.block);
-    }
-    for (const Load& load : std::exchange(request.loads, {})) {
-      if (load.to < load.pool && pools_[load.to]->find(load.key) != nullptr) {
-        leave_below(load.to, load.key);
-      }
-    }
-    for (const auto& [pool, block] : std::exchange(request.promoted, {})) {
-      arrive(pool, block);
-    }
+    const Use use(pools_, request.context);
+    end_loads(request);
   }
   void publish_loaded(RequestId id) override {
     Request& request = requests_.at(id.value);
+    const Use use(pools_, {request.context.stream, request.loaded});
     publish(request, request.loaded);
   }
   bool offer(RequestId id, Tokens tokens) override { return offer(requests_.at(id.value), tokens); }
@@ -738,6 +747,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   void copied(std::uint32_t id) override {
     const CopyInFlight copy = copies_.at(id);
     copies_.erase(id);
+    const Use use(pools_, {});
     if (copy.to < rules_.edges.size() && rules_.edges[copy.to].write == Write::on_create) {
       std::vector<Key> paths;
       std::vector<Key> written;
@@ -759,15 +769,17 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   void end(RequestId id) override {
     if (offloads()) {
+      const Use use(pools_, requests_.at(id.value).context);
       use_offered(requests_.at(id.value));
       requests_.erase(id.value);
     }
   }
 
   void release(RequestId id) override {
-    loaded(id);
     Request& request = requests_.at(id.value);
+    const Use use(pools_, request.context);
     note_uses(request, request.context.tokens);
+    end_loads(request);
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
@@ -790,8 +802,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         new_keys.assign(found_end, keys.end());
         keys.erase(found_end, keys.end());
       }
-      for (std::size_t i = 0; i < keys.size(); ++i) {
-        const std::size_t at = from_tail ? keys.size() - 1 - i : i;
+      for (const auto at : order_of_writes(0, keys)) {
         put(at < request.places.size() ? target(request.places[at]) : 0, keys[at]);
       }
       put_new(0, new_keys);
@@ -873,6 +884,50 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     /// Tokens whose blocks admission policies know of.
     Tokens noted{};
   };
+  /// What the request loads is in its memory.
+  void end_loads(Request& request) {
+    for (const Load& load : request.loads) {
+      end_load(load.pool, load.block);
+    }
+    for (const Load& load : std::exchange(request.loads, {})) {
+      if (load.to < load.pool && pools_[load.to]->find(load.key) != nullptr) {
+        leave_below(load.to, load.key);
+      }
+    }
+    for (const auto& [pool, block] : std::exchange(request.promoted, {})) {
+      arrive(pool, block);
+    }
+  }
+  /// While this lives, a request uses a context in the pools.
+  class Use {
+   public:
+    Use(const Pools& pools, const Context& context) : pools_(pools) {
+      for (const auto& pool : pools_) {
+        if (pool->groups_blocks()) {
+          pool->begin_use(context);
+        }
+      }
+    }
+    ~Use() {
+      for (const auto& pool : pools_) {
+        if (pool->groups_blocks()) {
+          pool->end_use();
+        }
+      }
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    void extend(const Context& context) {
+      for (const auto& pool : pools_) {
+        if (pool->groups_blocks()) {
+          pool->extend_use(context);
+        }
+      }
+    }
+
+   private:
+    const Pools& pools_;
+  };
   void note_uses(Request& request, Tokens tokens) {
     for (std::size_t i = 0; i < pools_.size() && tokens > request.noted; ++i) {
       const Tokens size = rules_.pools[i].block;
@@ -932,7 +987,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return offer_counts_.uses(stream, block);
   }
   [[nodiscard]] OffloadFacts facts() const override {
-    const BlockPool& pool = *pools_[1];
+    BlockPool& pool = *pools_[1];
     return {.free = rules_.pools[1].capacity - pool.used,
             .evictable = pool.evictable(),
             .lists = pool.lists(),
@@ -1261,15 +1316,32 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     return blocks;
   }
-  /// A request writes blocks behind those that it found.
-  void put_new(std::size_t i, std::vector<Key> keys) {
-    if (rules_.pools[i].insertion == End::tail) {
-      std::reverse(keys.begin(), keys.end());
+  /// The places of keys in the order in which a request writes them. Those of one stream come in
+  /// from the first one where they are a part of an entry.
+  [[nodiscard]] std::vector<std::size_t> order_of_writes(std::size_t i,
+                                                         const std::vector<Key>& keys) const {
+    std::vector<std::size_t> order;
+    const bool from_tail = rules_.pools[i].insertion == End::tail;
+    for (std::size_t at = 0; at < keys.size(); ++at) {
+      order.push_back(from_tail ? keys.size() - 1 - at : at);
     }
-    const std::int64_t room = make_room_for_write(i, std::ssize(keys));
-    for (std::int64_t at = 0; at < std::ssize(keys); ++at) {
-      const Key& key = keys[static_cast<std::size_t>(at)];
-      if (at < room) {
+    if (from_tail && has_entries(rules_.pools[i].unit)) {
+      for (auto begin = order.begin(); begin != order.end();) {
+        const auto end = std::find_if(begin, order.end(), [&](std::size_t at) {
+          return keys[at].first != keys[*begin].first;
+        });
+        std::reverse(begin, end);
+        begin = end;
+      }
+    }
+    return order;
+  }
+  /// A request writes blocks behind those that it found.
+  void put_new(std::size_t i, const std::vector<Key>& keys) {
+    std::int64_t room = make_room_for_write(i, std::ssize(keys));
+    for (const auto at : order_of_writes(i, keys)) {
+      const Key& key = keys[at];
+      if (room-- > 0) {
         put(i, key);
       } else if (pools_[i]->find(key) == nullptr) {
         ++counters_[i].skipped;
@@ -1287,7 +1359,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     } else {
       const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
-      if (pools_[i]->is_full() && (!evicts || pools_[i]->victim() == nullptr)) {
+      if (pools_[i]->is_full() && (!evicts || pools_[i]->evictable() == 0)) {
         ++counters_[i].skipped;
         return false;
       }
@@ -2178,9 +2250,9 @@ class ReferenceNodes final : public Store {
     if (!policies_[pool]->choose(1, demand, nullptr) && pool == 0) {
       policies_[pool]->choose_oldest(1);
     }
-    const std::vector<std::uint32_t> chosen = policies_[pool]->take_chosen();
+    const std::vector<PolicyOrder::Chosen> chosen = policies_[pool]->take_chosen();
     const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const TreeNode* node) {
-      return !chosen.empty() && node->entries[pool] == chosen.front();
+      return !chosen.empty() && node->entries[pool] == chosen.front().entry;
     });
     return found == nodes.end() ? nullptr : *found;
   }

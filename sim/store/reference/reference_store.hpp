@@ -17,8 +17,5 @@ namespace kvtier {
 [[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_nodes(
     const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
     std::size_t instances);
-[[nodiscard]] std::vector<std::unique_ptr<Store>> make_reference_entries(
-    const StoreRules& rules, const Streams& streams, const PolicyRegistry& registry,
-    std::size_t instances);
 
 }  // namespace kvtier

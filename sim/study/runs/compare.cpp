@@ -123,24 +123,6 @@ std::string stable_rate(const Json& result) {
                        result.at(at)["rate"].get<double>());
 }
 
-/// A sentence for each tier in which KV is found before it is written, if more than a hundredth of
-/// what came to it was not written at the end.
-std::string describe_unwritten(const std::string& system, const Json& result) {
-  std::string text;
-  for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    const auto in_flight = tier["in_flight_bytes"].get<double>();
-    const double given = in_flight + tier["written_bytes"].get<double>();
-    if (tier.value("found_before_written", false) && in_flight > given / 100) {
-      text += fmt::format(
-          "\n{}: KV in {} is found before it is written. {:.4g} of {:.4g} GB were not written at "
-          "the "
-          "end, so the hit rate is too high.\n",
-          system, name, in_flight * 1e-9, given * 1e-9);
-    }
-  }
-  return text;
-}
-
 constexpr const char* kRooflineTimes =
     "Times are those of the roofline, which are too short on most GPUs.";
 
@@ -211,7 +193,6 @@ std::string notes(const Comparison& comparison) {
     }
     text += describe_window(column.system, column.results.front());
     text += describe_copies(column.system, column.results.front());
-    text += describe_unwritten(column.system, column.results.front());
     const Json& metrics = column.results.front()["metrics"];
     if (metrics.contains("cluster") && metrics["cluster"].value("router_ignores_tiers", false)) {
       text += fmt::format(

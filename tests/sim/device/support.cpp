@@ -178,10 +178,13 @@ RunConfig random_block_config(std::uint64_t seed) {
   const bool is_tree = chance(0.4);
   system.batching = is_tree ? Batching::separate : Batching::unified;
   BlocksConfig& shared = system.blocks.emplace();
-  shared.unit = is_tree ? EvictionUnit::node : EvictionUnit::block;
+  shared.unit = is_tree       ? EvictionUnit::node
+                : chance(0.3) ? one_of({EvictionUnit::tail, EvictionUnit::sequence})
+                              : EvictionUnit::block;
+  const bool is_plain = shared.unit == EvictionUnit::block;
   shared.publication = is_tree || chance(0.5) ? Publication::computed : Publication::scheduling;
-  shared.duplicates = is_tree || chance(0.5) ? Duplicates::merged : Duplicates::kept;
-  shared.keyless = is_tree || chance(0.5) ? Keyless::first : Keyless::in_order;
+  shared.duplicates = !is_plain || chance(0.5) ? Duplicates::merged : Duplicates::kept;
+  shared.keyless = !is_plain || chance(0.5) ? Keyless::first : Keyless::in_order;
   shared.chunk = chance(0.3) ? std::optional(Tokens(one_of({16, 30}))) : std::nullopt;
   shared.whole_need = chance(0.5);
   shared.storage_fetch = {

@@ -244,14 +244,8 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   RunConfig entries = blocks_config(100, 4);
   entries.system.blocks->unit = EvictionUnit::sequence;
   entries.system.tiers.dram->blocks->pool.leaves_only = true;
-  entries.system.tiers.dram->blocks->pool.allocation = Allocation::write;
-  entries.system.tiers.dram->blocks->pool.relief =
-      Relief{.from = 0.5, .share = 0.1, .in_background = true};
   EXPECT_EQ(refused(entries),
-            "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks\n"
-            "/system/tiers/dram/blocks/relief: expected \"none\", but for blocks\n"
-            "/system/tiers/dram/blocks/allocation: expected per_block, but for blocks in the first "
-            "tier without one in hbm, or in the tier behind hbm where uses count at the look-up");
+            "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks");
   RunConfig victims = blocks_config(100, 4);
   victims.system.tiers.hbm = HbmTierConfig{};
   static_cast<TierConfig&>(*victims.system.tiers.hbm) = blocks_tier(100, 4);
@@ -416,14 +410,12 @@ RunConfig random_blocks(std::uint64_t seed) {
       return config;
     }
     config.system.tiers.dram = next_tier();
-    if (!entries) {
-      config.system.tiers.dram->inclusive = true;
-      config.system.tiers.dram->write = WriteMoment::on_create;
-      config.system.tiers.dram->blocks->pool.touch = Touch::end;
-      config.system.tiers.dram->blocks->edge.prompts_only = random.index(2) == 0;
-      if (random.index(2) == 0) {
-        config.system.tiers.dram->eviction.name = "arc";
-      }
+    config.system.tiers.dram->inclusive = true;
+    config.system.tiers.dram->write = WriteMoment::on_create;
+    config.system.tiers.dram->blocks->pool.touch = Touch::end;
+    config.system.tiers.dram->blocks->edge.prompts_only = random.index(2) == 0;
+    if (random.index(2) == 0) {
+      config.system.tiers.dram->eviction.name = "arc";
     }
   } else {
     config.system.tiers.dram = next_tier();

@@ -460,16 +460,17 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
     dram.blocks->after_uses.reset();
     dram.blocks->pool.touch = Touch::end;
     config.system.load.wait = LoadWait::batch;
-    dram.blocks->edge.least_priority = coin() ? 30 : 0;
+    dram.blocks->edge.least_priority = blocks.unit == EvictionUnit::block && coin() ? 30 : 0;
     blocks.duplicates = Duplicates::merged;
   }
   const bool victims = tiers.dram && !tiers.dram->inclusive;
-  if ((victims || !tiers.dram) && coin()) {
+  const bool entries = has_entries(blocks.unit);
+  if ((victims || !tiers.dram) && !entries && coin()) {
     blocks.partial_reuse = true;
     blocks.keyless = Keyless::in_order;
     blocks.duplicates = Duplicates::merged;
   }
-  if (coin()) {
+  if (!entries && coin()) {
     tiers.hbm->blocks->pool.retention = {
         {.from = Tokens(0), .to = Tokens(20 + random.index(60)), .priority = 80},
         {.from = Tokens(100), .to = std::nullopt, .priority = 10}};
@@ -479,7 +480,8 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
   }
   if (tiers.dram && !victims) {
     blocks.hit_cap_behind = coin() ? HitCap::last_token : HitCap::none;
-    tiers.dram->blocks->pool.leaves_only = tiers.dram->eviction.name != "arc" && coin();
+    tiers.dram->blocks->pool.leaves_only =
+        tiers.dram->eviction.name != "arc" && !entries && coin();
     if (coin()) {
       tiers.dram->blocks->pool.relief =
           Relief{.from = 0.7,
@@ -584,17 +586,11 @@ RunConfig random_blocks(std::uint64_t seed) {
   config.serving.token_budget = Tokens(8 + random.index(300));
   if (blocks.unit != EvictionUnit::node && coin()) {
     config = with_offload(config, 1 + random.index(2000 / block), 1 + random.index(3));
-    if (entries && coin()) {
-      config.system.tiers.dram->write = WriteMoment::on_evict;
-      config.system.tiers.dram->inclusive = coin();
-    }
     config.system.tiers.dram->blocks->edge.prompts_only = coin();
     config.system.load.wait = coin() ? LoadWait::request : LoadWait::batch;
-    if (blocks.unit == EvictionUnit::block) {
-      add_rules_of_offloads(config, random);
-    }
+    add_rules_of_offloads(config, random);
   }
-  if (config.system.blocks->unit == EvictionUnit::block && coin()) {
+  if (blocks.unit != EvictionUnit::node && coin()) {
     add_rules_of_engines(config, random);
   }
   if (blocks.unit == EvictionUnit::node && coin()) {
@@ -620,7 +616,7 @@ RunConfig random_blocks(std::uint64_t seed) {
   }
   for (TierConfig* tier : {static_cast<TierConfig*>(&*config.system.tiers.hbm),
                            config.system.tiers.dram ? &*config.system.tiers.dram : nullptr}) {
-    if (tier != nullptr && !entries && random.index(3) == 0 &&
+    if (tier != nullptr && random.index(3) == 0 &&
         (!tier->blocks || (tier->blocks->pool.retention.empty() && !tier->blocks->bucket))) {
       constexpr std::array kPolicies{"mru", "slru", "s3fifo", "arc"};
       tier->eviction.name = kPolicies[static_cast<std::size_t>(random.index(4))];

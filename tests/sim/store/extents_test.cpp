@@ -21,6 +21,8 @@ TEST(Extents, EqualSingleBlocks) {
   std::int64_t parts = 0;
   std::int64_t back_from_victims = 0;
   std::int64_t filtered = 0;
+  std::array<std::int64_t, 2> entries{};
+  std::int64_t evicted_entries = 0;
   for (int seed = 1; seed <= cases; ++seed) {
     RandomStream random(static_cast<std::uint64_t>(seed), "stores");
     const StoreRules rules = random_rules(random);
@@ -30,15 +32,24 @@ TEST(Extents, EqualSingleBlocks) {
     const auto extents = make_stores(rules, contexts.streams(), registry, instances);
     const auto reference = make_reference_stores(rules, contexts.streams(), registry, instances);
     SCOPED_TRACE(fmt::format("seed {}, {}", seed, describe(rules)));
+    try {
     ASSERT_EQ(first_difference(extents, reference, rules, contexts, random, 150), "");
+    } catch (const std::exception& e) { FAIL() << e.what(); }
     parts += rules.partial_reuse ? 1 : 0;
     back_from_victims += has_victims_behind(rules) ? extents[0]->counters(0).promoted : 0;
+    if (has_entries(rules.pools[0].unit)) {
+      ++entries[rules.requests_in_first ? 1 : 0];
+      evicted_entries += extents[0]->counters(0).evicted;
+    }
     filtered +=
         rules.edges.size() > 1 && rules.edges[1].frequency ? extents[0]->counters(2).inserted : 0;
   }
   EXPECT_GT(parts, cases / 40);
   EXPECT_GT(back_from_victims, cases / 10);
   EXPECT_GT(filtered, cases / 20);
+  EXPECT_GT(entries[0], cases / 20);
+  EXPECT_GT(entries[1], cases / 20);
+  EXPECT_GT(evicted_entries, cases);
 }
 
 /// The registry with its policies under other names, which no pool knows.

@@ -27,9 +27,10 @@ T take_any(std::vector<T>& list, RandomStream& random) {
   return taken;
 }
 
-/// Priorities, leaves, relief and filters.
+/// Victims behind the first pool, priorities, leaves, relief and filters.
 void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
   const std::size_t pools = rules.pools.size();
+  const bool entries = has_entries(rules.pools[0].unit);
   if (rules.requests_in_first && pools > 1 && random.index(3) == 0) {
     rules.pools.resize(2);
     rules.edges.resize(1);
@@ -44,7 +45,7 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.duplicates = Duplicates::merged;
   }
   if (rules.requests_in_first && (rules.pools.size() == 1 || has_victims_behind(rules)) &&
-      coin(random)) {
+      !entries && coin(random)) {
     rules.partial_reuse = true;
     rules.keyless = Keyless::in_order;
     rules.duplicates = Duplicates::merged;
@@ -56,8 +57,8 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
   for (std::size_t i = 0; i < rules.pools.size(); ++i) {
     PoolRules& pool = rules.pools[i];
     pool.lease_newcomers = pool.lease.ns == 0 || random.index(3) > 0;
-    pool.leaves_only = pool.eviction != "arc" && random.index(3) == 0;
-    if (pool.eviction == "lru" && !(i == 1 && is_offload(rules)) && random.index(3) == 0) {
+    pool.leaves_only = pool.eviction != "arc" && !entries && random.index(3) == 0;
+    if (pool.eviction == "lru" && !entries && !(i == 1 && is_offload(rules)) && random.index(3) == 0) {
       const Tokens border(1 + random.index(12));
       pool.retention.push_back({.from = Tokens(random.index(border.value)),
                                 .to = border,
@@ -89,7 +90,7 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
   }
 }
 
-/// Policies of the registry choose in some pools of blocks or nodes.
+/// Policies of the registry choose in some pools, and in all where entries have several blocks.
 void choose_policies(StoreRules& rules, RandomStream& random) {
   const std::array<std::string, 14> policies{"lru",          "fifo",
                                              "lfu",          "mru",
@@ -105,36 +106,14 @@ void choose_policies(StoreRules& rules, RandomStream& random) {
     if (!pool.retention.empty()) {
       continue;
     }
-    if (coin(random)) {
-      pool.eviction = one_of(random, policies);
-    }
+    const bool entries = has_entries(pool.unit);
+    do {
+      if (entries || coin(random)) {
+        pool.eviction = one_of(random, policies);
+      }
+    } while (pool.unit == EvictionUnit::sequence && pool.eviction == "tokens_times_idle");
     if (random.index(4) == 0) {
       pool.admission = one_of(random, filters);
-    }
-  }
-}
-
-/// Any policy chooses what leaves.
-void make_entries(StoreRules& rules, RandomStream& random) {
-  const std::array<std::string, 10> policies{"lru", "fifo",   "lfu",   "mru",  "slru",
-                                             "arc", "s3fifo", "sieve", "gdsf", "tokens_times_idle"};
-  const std::array<std::string, 3> filters{"second_hit", "frequency_sketch", "always"};
-  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
-    PoolRules& pool = rules.pools[i];
-    pool.unit = coin(random) ? EvictionUnit::tail : EvictionUnit::sequence;
-    do {
-      pool.eviction = one_of(random, policies);
-    } while (pool.unit == EvictionUnit::sequence && pool.eviction == "tokens_times_idle");
-    pool.facts = {.recompute = [](Tokens tokens) { return SimDuration(7 * tokens.value + 3); },
-                  .load = [](Tokens tokens) { return SimDuration(tokens.value); }};
-    pool.touch = coin(random) ? Touch::end : Touch::lookup;
-    if (random.index(3) == 0) {
-      pool.admission = one_of(random, filters);
-    }
-    if (i > 0) {
-      EdgeRules& edge = rules.edges[i - 1];
-      edge.write = one_of(random, std::array{Write::on_create, Write::after_uses, Write::on_evict});
-      edge.exclusive = coin(random);
     }
   }
 }
@@ -236,15 +215,15 @@ StoreRules draw_rules(RandomStream& random) {
       rules.pools[i].block = behind;
     }
   }
-  if (random.index(3) == 0) {
+  const bool entries = random.index(3) == 0;
+  if (entries) {
+    rules.duplicates = Duplicates::merged;
+    rules.keyless = Keyless::first;
     for (PoolRules& pool : rules.pools) {
-      pool.block = rules.pools.front().block;
+      pool.unit = coin(random) ? EvictionUnit::tail : EvictionUnit::sequence;
     }
-    make_entries(rules, random);
-    for (EdgeRules& edge : rules.edges) {
-      edge.stalls = coin(random);
-    }
-  } else if (rules.requests_in_first && random.index(3) == 0) {
+  }
+  if (!entries && rules.requests_in_first && random.index(3) == 0) {
     make_nodes(rules, random);
     if (coin(random)) {
       choose_policies(rules, random);
@@ -257,7 +236,7 @@ StoreRules draw_rules(RandomStream& random) {
       edge.timed = rules.requests_in_first && random.index(3) > 0;
       edge.stalls = random.index(4) == 0;
     }
-    if (coin(random)) {
+    if (entries || coin(random)) {
       choose_policies(rules, random);
     }
   }
@@ -490,7 +469,7 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     b[copy.first]->copied(copy.second);
   };
   const auto load_all = [&](Held& one) {
-    if (one.loads && rules.requests_in_first && !has_entries(rules.pools[0].unit)) {
+    if (one.loads && rules.requests_in_first) {
       for (const auto& [store, id] :
            {std::pair(a[one.instance].get(), one.a), {b[one.instance].get(), one.b}}) {
         store->loaded(id);

@@ -84,14 +84,13 @@ void expect_found_is_written(const RunConfig& config, const std::vector<RequestR
       of_session[i] = std::max(of_session[i], found[i].value);
     }
     const auto on_drive = found[static_cast<std::size_t>(Medium::ssd)].value * token;
-    if (of_blocks && on_drive > 0 &&
-        !result["metrics"]["tiers"]["ssd"].value("found_before_written", false)) {
+    if (of_blocks && on_drive > 0) {
       EXPECT_LE(static_cast<double>(on_drive),
                 config.hardware.ssd->bandwidth.backward.rate.value * record.admitted.seconds() + 1);
     }
   }
   for (const auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    if (name == "hbm" || tier.value("found_before_written", false)) {
+    if (name == "hbm") {
       continue;
     }
     std::int64_t found = 0;
@@ -284,20 +283,6 @@ TEST(AllSystems, OfBlocksTakeAnyPolicyOfTheRegistryInAnyTier) {
     EXPECT_GT(count, runs[policy]) << policy;
   }
   EXPECT_EQ(runs.size(), registry.eviction.size() - 1 + registry.admission.size());
-}
-
-TEST(AllSystems, FindNoKvBeforeItIsWritten) {
-  std::set<std::string> found;
-  for (const std::string& system : presets().names("systems")) {
-    const RunConfig config = config_of(system, {"/workload/sessions=5"});
-    const Json result = simulate(config, builtin_policies());
-    for (const auto& [tier, counters] : result["metrics"]["tiers"].items()) {
-      if (counters.value("found_before_written", false)) {
-        found.insert(system + " " + tier);
-      }
-    }
-  }
-  EXPECT_EQ(found, std::set<std::string>());
 }
 
 }  // namespace

@@ -19,20 +19,9 @@ namespace kvtier {
   return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
 }
 
-/// The policies of a pool, made from the registry. Throws InvariantError if it does not have them.
-struct EntryPolicies {
-  EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry);
-
-  std::unique_ptr<EvictionPolicy> eviction;
-  /// Null: everything is admitted.
-  std::unique_ptr<AdmissionPolicy> admission;
-  /// Victims say themselves how much they keep.
-  bool keeps_parts = false;
-};
-
-/// The policies of one pool, made from the registry. The pool says what an entry is (a block or a
-/// node), which entries may leave, and when they are used. Entries have the lowest numbers that are
-/// free.
+/// The policies of one pool, made from the registry. The pool says what an entry is (a block, a
+/// node or blocks of a stream), which entries may leave, and when they are used. Entries have the
+/// lowest numbers that are free. If the pool's unit is a tail, entries may leave in part.
 class PolicyOrder final : private VictimSet {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -52,9 +41,15 @@ class PolicyOrder final : private VictimSet {
   /// The entry keeps its first blocks. The others, from the block with this key on, are an entry of
   /// the same state, whose number is returned. It may not leave yet.
   std::uint32_t split(std::uint32_t entry, EntryKey key, std::int64_t first_blocks);
+  /// The entry has other blocks now.
+  void resize(std::uint32_t entry, std::int64_t first_block, std::int64_t blocks);
   void remove(std::uint32_t entry);
   /// Whether it may leave.
-  void offer(std::uint32_t entry, bool may_leave);
+  void offer(std::uint32_t entry, bool may_leave) {
+    offer_last(entry, may_leave ? entries_[entry].blocks : 0);
+  }
+  /// So many of its last blocks may leave, and if entries leave whole all or none.
+  void offer_last(std::uint32_t entry, std::int64_t blocks);
 
   /// Asks the policy for entries with so many blocks. `newcomer`: the room is for this block, and
   /// the admission policy may refuse that it replaces a victim. False: none shall leave.
@@ -62,19 +57,24 @@ class PolicyOrder final : private VictimSet {
   /// Adds to the chosen entries (none without a successful choice) the first ones to come in, until
   /// there are so many blocks: a request needs their memory, whatever the policy says.
   void choose_oldest(std::int64_t blocks);
+  /// A chosen entry, and the number of blocks that it keeps.
+  struct Chosen {
+    std::uint32_t entry = kNone;
+    std::int64_t keep = 0;
+  };
   /// Not taken yet.
-  [[nodiscard]] const std::vector<std::uint32_t>& chosen() const { return chosen_; }
-  /// In order. They have to leave one after the other by `remove`.
-  [[nodiscard]] std::vector<std::uint32_t> take_chosen() { return std::exchange(chosen_, {}); }
+  [[nodiscard]] const std::vector<Chosen>& chosen() const { return chosen_; }
+  /// In order. They have to leave one after the other, by `remove` or in part.
+  [[nodiscard]] std::vector<Chosen> take_chosen() { return std::exchange(chosen_, {}); }
 
-  [[nodiscard]] bool filters() const { return policies_.admission != nullptr; }
+  [[nodiscard]] bool filters() const { return admission_ != nullptr; }
   [[nodiscard]] bool admits(EntryKey key) const {
-    return policies_.admission == nullptr || policies_.admission->admits(key);
+    return admission_ == nullptr || admission_->admits(key);
   }
   /// A request has used or made a block with this key.
   void note_use(EntryKey key) {
-    if (policies_.admission != nullptr) {
-      policies_.admission->on_use(key);
+    if (admission_ != nullptr) {
+      admission_->on_use(key);
     }
   }
   [[nodiscard]] bool is_offered(std::uint32_t entry) const { return offers(EntryId{entry}); }
@@ -86,6 +86,8 @@ class PolicyOrder final : private VictimSet {
     EntryKey key;
     std::int64_t first_block = 0;
     std::int64_t blocks = 0;
+    /// The first ones, which may not leave; if it is offered.
+    std::int64_t stay = 0;
     SimTime inserted;
     SimTime used;
     /// Grows with each entry that comes in.
@@ -95,22 +97,28 @@ class PolicyOrder final : private VictimSet {
   std::uint32_t make(const Entry& entry);
   [[nodiscard]] EntryView view(std::uint32_t entry) const;
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
-  /// Blocks and nodes leave whole.
-  [[nodiscard]] Tokens rounded(EntryId, Tokens) const override { return Tokens(0); }
+  [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
+  [[nodiscard]] Tokens spared(EntryId victim) const override;
+  [[nodiscard]] Bytes bytes_of(EntryId victim, Tokens tokens) const override;
 
   Tokens block_;
   Bytes block_bytes_;
-  EntryPolicies policies_;
+  bool leaves_in_part_;
+  std::unique_ptr<EvictionPolicy> eviction_;
+  /// Null: everything is admitted.
+  std::unique_ptr<AdmissionPolicy> admission_;
+  /// The policy says how much of a victim leaves.
+  bool keeps_parts_;
   SimTime now_;
   std::uint64_t arrivals_ = 0;
   std::uint64_t keyless_ = 0;
   std::vector<Entry> entries_;
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> free_;
   const EntryKey* newcomer_ = nullptr;
-  std::vector<std::uint32_t> chosen_;
+  std::vector<Chosen> chosen_;
 };
 
-/// The policies of a pool of blocks or nodes; null if it has an order of its own.
+/// The policies of a pool of nodes; null if it has an order of its own.
 [[nodiscard]] inline std::unique_ptr<PolicyOrder> make_policy_order(
     const StoreRules& rules, std::size_t pool, const PolicyRegistry& registry) {
   return has_own_order(rules, pool)

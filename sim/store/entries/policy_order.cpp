@@ -1,4 +1,4 @@
-#include "sim/store/policy_order.hpp"
+#include "sim/store/entries/policy_order.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -7,21 +7,19 @@
 
 namespace kvtier {
 
-EntryPolicies::EntryPolicies(const PoolRules& rules, const PolicyRegistry& registry) {
-  const auto& kind = known_policy(registry.eviction, rules.eviction);
-  eviction = kind.make(rules.eviction_parameters);
-  eviction->on_start(rules.facts);
-  keeps_parts = kind.parts_of_entries;
-  if (filters_admission(rules)) {
-    admission = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
-  }
-}
-
 PolicyOrder::PolicyOrder(const PoolRules& rules, Bytes bytes_per_token,
                          const PolicyRegistry& registry)
     : block_(rules.block),
       block_bytes_(bytes_per_token * rules.block.value),
-      policies_(rules, registry) {}
+      leaves_in_part_(rules.unit == EvictionUnit::tail) {
+  const auto& kind = known_policy(registry.eviction, rules.eviction);
+  eviction_ = kind.make(rules.eviction_parameters);
+  eviction_->on_start(rules.facts);
+  keeps_parts_ = kind.parts_of_entries;
+  if (filters_admission(rules)) {
+    admission_ = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
+  }
+}
 
 EntryView PolicyOrder::view(std::uint32_t entry) const {
   const Entry& known = entries_[entry];
@@ -55,7 +53,7 @@ std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::i
                                  .inserted = now_,
                                  .used = now_,
                                  .arrival = ++arrivals_});
-  policies_.eviction->on_insert(view(at), now_);
+  eviction_->on_insert(view(at), now_);
   return at;
 }
 
@@ -66,12 +64,12 @@ std::uint32_t PolicyOrder::insert_keyless(std::int64_t blocks) {
 
 void PolicyOrder::hit(std::uint32_t entry) {
   entries_[entry].used = now_;
-  policies_.eviction->on_hit(EntryId{entry}, now_);
+  eviction_->on_hit(EntryId{entry}, now_);
 }
 
 void PolicyOrder::release(std::uint32_t entry) {
   entries_[entry].used = now_;
-  policies_.eviction->on_release(view(entry), now_);
+  eviction_->on_release(view(entry), now_);
 }
 
 std::uint32_t PolicyOrder::split(std::uint32_t entry, EntryKey key, std::int64_t first_blocks) {
@@ -83,19 +81,27 @@ std::uint32_t PolicyOrder::split(std::uint32_t entry, EntryKey key, std::int64_t
   entries_[entry].blocks = first_blocks;
   const std::uint32_t made = make(tail);
   offer(entry, may_leave);
-  policies_.eviction->on_split(view(entry), view(made), now_);
+  eviction_->on_split(view(entry), view(made), now_);
   return made;
+}
+
+void PolicyOrder::resize(std::uint32_t entry, std::int64_t first_block, std::int64_t blocks) {
+  offer(entry, false);
+  entries_[entry].first_block = first_block;
+  entries_[entry].blocks = blocks;
+  eviction_->on_resize(view(entry), now_);
 }
 
 void PolicyOrder::remove(std::uint32_t entry) {
   offer(entry, false);
   entries_[entry] = {};
   free_.push(entry);
-  policies_.eviction->on_remove(EntryId{entry}, now_);
+  eviction_->on_remove(EntryId{entry}, now_);
 }
 
-void PolicyOrder::offer(std::uint32_t entry, bool may_leave) {
-  VictimSet::offer(EntryId{entry}, may_leave ? block_bytes_ * entries_[entry].blocks : Bytes(0));
+void PolicyOrder::offer_last(std::uint32_t entry, std::int64_t blocks) {
+  entries_[entry].stay = entries_[entry].blocks - blocks;
+  VictimSet::offer(EntryId{entry}, block_bytes_ * blocks);
 }
 
 bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer) {
@@ -103,11 +109,11 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
   const Bytes wanted = block_bytes_ * blocks;
   newcomer_ = newcomer;
   if (wanted > available() ||
-      !VictimSet::choose(*policies_.eviction, {.now = now_, .demand = demand}, wanted)) {
+      !VictimSet::choose(*eviction_, {.now = now_, .demand = demand}, wanted)) {
     return false;
   }
   for (const Victim& victim : victims()) {
-    chosen_.push_back(victim.entry.value);
+    chosen_.push_back({victim.entry.value, victim.keep.value / block_.value});
   }
   return true;
 }
@@ -124,14 +130,41 @@ void PolicyOrder::choose_oldest(std::int64_t blocks) {
   });
   chosen_.clear();
   for (std::size_t i = 0; i < offered.size() && blocks > 0; ++i) {
-    blocks -= entries_[offered[i]].blocks;
-    chosen_.push_back(offered[i]);
+    const Entry& entry = entries_[offered[i]];
+    const std::int64_t may_leave = entry.blocks - entry.stay;
+    const std::int64_t leave = leaves_in_part_ ? std::min(blocks, may_leave) : may_leave;
+    blocks -= leave;
+    chosen_.push_back({offered[i], entry.blocks - leave});
   }
 }
 
 bool PolicyOrder::may_leave(EntryId victim, Tokens) {
-  return policies_.admission == nullptr || newcomer_ == nullptr ||
-         policies_.admission->replaces(*newcomer_, entries_[victim.value].key);
+  return admission_ == nullptr || newcomer_ == nullptr ||
+         admission_->replaces(*newcomer_, entries_[victim.value].key);
+}
+
+Tokens PolicyOrder::rounded(EntryId victim, Tokens keep) const {
+  const Entry& entry = entries_[victim.value];
+  if (!leaves_in_part_) {
+    return block_ * entry.stay;
+  }
+  KVTIER_ASSERT(keeps_parts_ && keep < block_ * entry.blocks,
+                "a victim keeps a part of itself if its policy says so");
+  return block_ * std::max(entry.stay, (keep.value + block_.value - 1) / block_.value);
+}
+
+Tokens PolicyOrder::spared(EntryId victim) const {
+  const Entry& entry = entries_[victim.value];
+  if (!leaves_in_part_ || keeps_parts_) {
+    return block_ * entry.stay;
+  }
+  const std::int64_t may_leave = offered_[victim.value].value / block_bytes_.value;
+  const std::int64_t missing = (missing_.value + block_bytes_.value - 1) / block_bytes_.value;
+  return block_ * (entry.stay + may_leave - std::min(may_leave, missing));
+}
+
+Bytes PolicyOrder::bytes_of(EntryId victim, Tokens tokens) const {
+  return block_bytes_ * (tokens.value / block_.value - entries_[victim.value].stay);
 }
 
 void PolicyOrder::check_invariants() const {
@@ -150,7 +183,7 @@ void PolicyOrder::check_invariants() const {
    private:
     const PolicyOrder& order_;
   };
-  policies_.eviction->check_invariants(Known(*this));
+  eviction_->check_invariants(Known(*this));
 }
 
 }  // namespace kvtier

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "sim/core/streams.hpp"
+#include "sim/store/block_run.hpp"
+#include "sim/store/entries/policy_order.hpp"
+#include "sim/store/rules.hpp"
+
+namespace kvtier {
+
+/// The blocks of one pool as entries from which its policies choose (EvictionUnit). Each block is
+/// an entry, or blocks of a stream are one together:
+///
+/// * sequence: all that the pool has of a stream. It leaves as a whole, if all of it may leave.
+/// * tail: a run of a stream. Blocks leave from its end, as many as are wanted or as the policy
+///   says. What comes in beside an entry becomes a part of it. A use cuts an entry where it ends.
+///
+/// An entry of several blocks is used once by a request's use, however many of its blocks are, and
+/// what is on the path of that use does not leave meanwhile. The pool knows a block by a number.
+class BlockEntries {
+ public:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  /// `streams` outlives it. Throws InvariantError if the registry does not have the policies.
+  BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
+               const PolicyRegistry& registry);
+
+  void advance(SimTime now) { order_.advance(now); }
+  /// Whether an entry may have several blocks.
+  [[nodiscard]] bool groups() const { return groups_blocks_; }
+  /// A request uses a context, until end_use.
+  void begin_use(const Context& context);
+  /// It uses more tokens of it.
+  void extend_use(const Context& context);
+  void end_use();
+
+  /// A block comes in, which may not leave yet. Returns its number.
+  std::uint32_t insert(StreamId stream, std::int64_t block);
+  /// Only where each block is an entry: it has no key.
+  std::uint32_t insert_keyless() { return order_.insert_keyless(1); }
+  /// A request finds it, and uses it until `release`.
+  void hit(std::uint32_t block);
+  void release(std::uint32_t block);
+  void remove(std::uint32_t block);
+  /// Whether it may leave.
+  void offer(std::uint32_t block, bool may_leave);
+  [[nodiscard]] bool is_offered(std::uint32_t block) const;
+  /// Only of entries of several blocks: the blocks that may leave, those that are chosen among
+  /// them.
+  [[nodiscard]] std::int64_t evictable();
+
+  /// Asks the policy for so many blocks. `newcomer`: the room is for this block. What it becomes a
+  /// part of stays, and the admission policy may refuse that it replaces a victim. False: none
+  /// shall leave.
+  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer);
+  /// Adds to the chosen blocks (none without a successful choice) the entries that came in first.
+  void choose_oldest(std::int64_t blocks);
+  [[nodiscard]] bool has_chosen() const { return !order_.chosen().empty(); }
+  /// The chosen blocks in order, those of an entry from its head. They have to leave one after the
+  /// other by `remove`.
+  [[nodiscard]] std::vector<std::uint32_t> take_chosen();
+
+  [[nodiscard]] bool filters() const { return order_.filters(); }
+  /// Whether a block may come in: always if it becomes a part of what is here.
+  [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const;
+  /// A request has used or made a block. Each request tells so once of each of its blocks.
+  void note_use(StreamId stream, std::int64_t block);
+  void check_invariants() const;
+
+ private:
+  struct Cell {
+    std::uint32_t number = kNone;
+    bool may_leave = false;
+  };
+  /// Blocks of a stream that are one entry.
+  struct Group {
+    StreamId stream;
+    std::int64_t begin = 0;
+    /// From `begin` on; the first and the last one are of blocks that are here.
+    std::deque<Cell> cells;
+    std::int64_t blocks = 0;
+    /// Blocks that may leave, without regard to the others.
+    std::int64_t may_leave = 0;
+    /// The policy's number; kNone until it learns of it.
+    std::uint32_t entry = kNone;
+    /// Blocks that could leave when they were counted last.
+    std::int64_t evictable = 0;
+    bool to_be_counted = false;
+    /// The policy knows of other blocks, or of more or fewer that may leave.
+    bool to_be_told = false;
+    bool resized = false;
+    /// The uses that counted last.
+    std::uint64_t hit_in = 0;
+    std::uint64_t released_in = 0;
+
+    [[nodiscard]] std::int64_t end() const { return begin + std::ssize(cells); }
+  };
+  /// The place of a block.
+  struct Place {
+    std::uint32_t group = kNone;
+    std::int64_t block = 0;
+  };
+
+  /// Admission policies know all that a stream has by its first own block.
+  [[nodiscard]] EntryKey key_of_stream(StreamId stream) const {
+    return key_of(stream, streams_.first_of(stream) / block_.value);
+  }
+  [[nodiscard]] const std::vector<std::uint32_t>& groups_in(StreamId stream) const;
+  /// The group of which a block becomes a part; kNone: there is none.
+  [[nodiscard]] std::uint32_t group_for(StreamId stream, std::int64_t block) const;
+  /// Whether a use ends before a block: entries are cut there.
+  [[nodiscard]] bool ends_use(StreamId stream, std::int64_t block) const;
+  std::uint32_t make_group(StreamId stream, std::int64_t begin);
+  void free_group(std::uint32_t group);
+  void put(std::uint32_t group, std::int64_t block, const Cell& cell);
+  /// Cells without a block leave both ends.
+  static void trim(Group& group);
+  /// The policy knows the group by this number.
+  void know(std::uint32_t group, std::uint32_t entry);
+  /// A group of which the policy does not know becomes a part of the one beside it.
+  void join_new(std::uint32_t before, std::uint32_t behind);
+  /// The group's blocks from this one on are a group of their own.
+  void cut(std::uint32_t group, std::int64_t block);
+  [[nodiscard]] std::int64_t count_evictable(const Group& group) const;
+  /// Whether blocks of it may leave is another question from here on.
+  void change(std::uint32_t group);
+  void change_path();
+  void tell_size(Group& group);
+  /// The policy learns of a group.
+  void tell_new(std::uint32_t group);
+  void tell_all();
+  /// The group of a block, of which the policy knows.
+  Group& known_group_of(std::uint32_t block);
+
+  Tokens block_;
+  const Streams& streams_;
+  bool groups_blocks_;
+  bool leaves_in_part_;
+  PolicyOrder order_;
+
+  std::uint64_t use_ = 1;
+  std::vector<Stretch> path_;
+  std::vector<Place> places_;
+  std::vector<std::uint32_t> free_places_;
+  std::vector<Group> groups_;
+  std::vector<std::uint32_t> free_groups_;
+  /// Groups of each stream, in order.
+  std::vector<std::vector<std::uint32_t>> in_stream_;
+  /// By the policy's number.
+  std::vector<std::uint32_t> group_of_;
+  /// Groups of which the policy does not know, in the order in which they came in.
+  std::vector<std::uint32_t> new_;
+  std::vector<std::uint32_t> to_be_counted_;
+  std::vector<std::uint32_t> to_be_told_;
+  std::int64_t evictable_ = 0;
+};
+
+/// Null if the pool of blocks has an order of its own.
+[[nodiscard]] inline std::unique_ptr<BlockEntries> make_block_entries(
+    const StoreRules& rules, std::size_t pool, const Streams& streams,
+    const PolicyRegistry& registry) {
+  return has_own_order(rules, pool)
+             ? nullptr
+             : std::make_unique<BlockEntries>(rules.pools[pool], rules.bytes_per_token, streams,
+                                              registry);
+}
+
+}  // namespace kvtier
