@@ -16,6 +16,13 @@ BlockEntries::BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const 
       leaves_in_part_(rules.unit == EvictionUnit::tail),
       order_(rules, bytes_per_token, registry) {}
 
+void BlockEntries::advance(SimTime now) {
+  if (groups_blocks_) {
+    tell_all();  // what has come in did so before
+  }
+  order_.advance(now);
+}
+
 // ---- Groups ----
 
 const std::vector<std::uint32_t>& BlockEntries::groups_in(StreamId stream) const {
@@ -275,11 +282,8 @@ void BlockEntries::extend_use(const Context& context) {
 }
 
 void BlockEntries::end_use() {
-  if (groups_blocks_) {
-    tell_all();
-    change_path();
-    path_.clear();
-  }
+  change_path();
+  path_.clear();
 }
 
 void BlockEntries::hit(std::uint32_t block) {

@@ -30,13 +30,14 @@ class BlockEntries {
   BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
                const PolicyRegistry& registry);
 
-  void advance(SimTime now) { order_.advance(now); }
+  void advance(SimTime now);
   /// Whether an entry may have several blocks.
   [[nodiscard]] bool groups() const { return groups_blocks_; }
   /// A request uses a context, until end_use.
   void begin_use(const Context& context);
   /// It uses more tokens of it.
   void extend_use(const Context& context);
+  /// Calls no policy, so it does not throw.
   void end_use();
 
   /// A block comes in, which may not leave yet. Returns its number.
