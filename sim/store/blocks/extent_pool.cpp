@@ -151,8 +151,10 @@ void ExtentPool::free_extent(std::uint32_t at) {
     by_age_.erase({extents_[at].used.ns, at});
   }
   if (extents_[at].entry != kNone) {
-    extent_of_[extents_[at].entry] = kNone;
-    policies_->remove(std::exchange(extents_[at].entry, kNone));
+    if (ranks_blocks()) {
+      extent_of_[extents_[at].entry] = kNone;
+    }
+    policies_->remove(run_of(extents_[at]), std::exchange(extents_[at].entry, kNone));
   }
   if (extents_[at].duplicate) {
     duplicates_.erase(std::find(duplicates_.begin(), duplicates_.end(), at));
@@ -182,7 +184,7 @@ void ExtentPool::link_in_stream(std::uint32_t at) {
     forks_[fork_of(extent.stream)].push_back(extent.stream);
   }
   extent.ahead = locate(extent.stream, extent.begin);
-  if (is_ranked()) {
+  if (ranks_blocks()) {
     if (extent.stream.value >= blocks_of_.size()) {
       blocks_of_.resize(static_cast<std::size_t>(extent.stream.value) + 1);
     }
@@ -203,7 +205,7 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
   Ends& ends = in_stream_[extent.stream.value];
   (extent.ahead != kNone ? extents_[extent.ahead].behind : ends.front) = extent.behind;
   (extent.behind != kNone ? extents_[extent.behind].ahead : ends.back) = extent.ahead;
-  if (is_ranked()) {
+  if (ranks_blocks()) {
     Blocks& blocks = blocks_of_[extent.stream.value];
     blocks.extents[static_cast<std::size_t>(extent.begin - blocks.first)] = kNone;
     while (!blocks.extents.empty() && blocks.extents.back() == kNone) {
@@ -361,8 +363,11 @@ void ExtentPool::learn(std::uint32_t at) {
   if (extent.entry != kNone) {
     return;
   }
-  extent.entry = is_keyless(extent) ? policies_->insert_keyless()
-                                    : policies_->insert(extent.stream, extent.begin);
+  extent.entry =
+      is_keyless(extent) ? policies_->insert_keyless() : policies_->insert(run_of(extent));
+  if (!ranks_blocks()) {
+    return;
+  }
   if (extent.entry >= extent_of_.size()) {
     extent_of_.resize(static_cast<std::size_t>(extent.entry) + 1, kNone);
   }
@@ -372,7 +377,7 @@ void ExtentPool::learn(std::uint32_t at) {
 void ExtentPool::refresh(std::uint32_t at) {
   const Extent& extent = extents_[at];
   if (extent.entry != kNone) {
-    policies_->offer(extent.entry, may_leave(at));
+    policies_->offer(run_of(extent), extent.entry, may_leave(at));
   }
   if (!is_keyless(extent) && !extent.duplicate) {
     refresh_before(extent.stream, extent.begin);
@@ -386,21 +391,21 @@ void ExtentPool::refresh_before(StreamId stream, std::int64_t block) {
   const StreamId before = group_of(stream, block).first;
   const Piece piece = first_piece(before, block - 1, block);
   if (piece.present && extents_[piece.segment].entry != kNone) {
-    policies_->offer(extents_[piece.segment].entry, may_leave(piece.segment));
+    const Extent& extent = extents_[piece.segment];
+    policies_->offer(run_of(extent), extent.entry, may_leave(piece.segment));
   }
 }
 
-void ExtentPool::use_ranked(std::uint32_t at) {
+void ExtentPool::use_ranked(std::uint32_t at, End first) {
   learn(at);
-  policies_->hit(extents_[at].entry);
-  policies_->release(extents_[at].entry);
+  policies_->use(run_of(extents_[at], first), extents_[at].entry);
 }
 
-void ExtentPool::let_go_ranked(std::uint32_t at) {
+void ExtentPool::let_go_ranked(std::uint32_t at, End first) {
   const Extent& extent = extents_[at];
   const bool is_free = extent.holders == 0;
   if (extent.entry != kNone) {
-    policies_->release(extent.entry);
+    policies_->release(run_of(extent, first), extent.entry);
   } else if (is_free && !admits(extent.stream, extent.begin)) {
     drop(at, DecisionKind::drop_save);
     return;
@@ -408,6 +413,23 @@ void ExtentPool::let_go_ranked(std::uint32_t at) {
     learn(at);
   }
   refresh(at);
+  join_ahead(at);
+}
+
+void ExtentPool::join_ahead(std::uint32_t at) {
+  const Extent& joined = extents_[at];
+  if (joined.ahead == kNone || !groups_blocks()) {
+    return;
+  }
+  Extent& ahead = extents_[joined.ahead];
+  if (ahead.end == joined.begin && ahead.entry == joined.entry && ahead.holders == joined.holders &&
+      ahead.puts == joined.puts && ahead.pins == joined.pins && ahead.writes == joined.writes &&
+      ahead.loads == joined.loads && ahead.leasable == joined.leasable &&
+      (!knows_age() || ahead.used == joined.used)) {
+    ahead.end = joined.end;
+    extents_[at].entry = kNone;  // its blocks stay
+    free_extent(at);
+  }
 }
 
 bool ExtentPool::choose(std::int64_t blocks, const BlockRun* newcomer) {
@@ -423,9 +445,14 @@ void ExtentPool::evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victim
     if (!policies_->has_chosen() && !choose(blocks, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : blocks);
     }
-    for (const std::uint32_t entry : policies_->take_chosen()) {
-      leave_ranked(extent_of_[entry], victims);
-      --blocks;
+    for (const auto& [run, number] : policies_->take_chosen()) {
+      if (ranks_blocks()) {
+        leave_ranked(extent_of_[number], victims);
+        --blocks;
+      } else {
+        leave_ranked(run, victims);
+        blocks -= run.size();
+      }
     }
   }
 }
@@ -442,9 +469,18 @@ void ExtentPool::leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims) 
   refresh_before(gone.stream, gone.begin);
 }
 
+void ExtentPool::leave_ranked(const BlockRun& run, std::vector<BlockRun>& victims) {
+  for_each_piece(*this, run, [&](const Piece& piece) {
+    free_extent(cut_out(piece.segment, piece.begin, piece.end));
+  });
+  used_ -= run.size();
+  evictable_ -= run.size();
+  add_victim(run, false, victims);
+}
+
 template <class Visit>
 void ExtentPool::for_each_class(const BlockRun& run, Visit visit) const {
-  if (is_ranked()) {
+  if (ranks_blocks()) {
     for (BlockRun rest = run; rest.size() > 0;) {
       const std::int64_t block = rest.first == End::tail ? --rest.end : rest.begin++;
       visit(BlockRun{rest.stream, block, block + 1, rest.first});
@@ -591,7 +627,7 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
   extents_[at].leasable = true;
   if (is_ranked()) {
     if (counts) {
-      use_ranked(at);
+      use_ranked(at, first);
     }
     refresh(at);
     return;
@@ -778,6 +814,7 @@ void ExtentPool::insert(const BlockRun& whole, bool arrived) {
     const std::uint32_t at = make(made);
     link_in_stream(at);
     append(at);
+    join_ahead(at);
   });
 }
 
@@ -943,7 +980,7 @@ void ExtentPool::hold(const BlockRun& run, std::uint32_t extent) {
   const std::int64_t size = run.end - run.begin;
   if (is_ranked()) {
     learn(at);
-    policies_->hit(extents_[at].entry);
+    policies_->hit(run_of(extents_[at], run.first), extents_[at].entry);
   }
   if (extents_[at].holders++ > 0) {
     return;
@@ -992,6 +1029,7 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t duplicate_id) 
   if (order_ == Order::fifo) {
     append(at);
   }
+  join_ahead(at);
 }
 
 void ExtentPool::let_go(const BlockRun& run, std::uint32_t duplicate_id, bool used) {
@@ -1030,7 +1068,7 @@ void ExtentPool::let_go(const BlockRun& run, std::uint32_t duplicate_id, bool us
     --extent.holders;
     evictable_ += extent.holders == 0 ? to - from : 0;
     if (is_ranked()) {
-      let_go_ranked(at);
+      let_go_ranked(at, run.first);
       continue;
     }
     if (extent.holders > 0) {
@@ -1136,13 +1174,18 @@ void ExtentPool::check_invariants() const {
     KVTIER_ASSERT(ends.front != kNone, "no count without blocks");
     walk(ends);
   }
+  const auto check_offered = [&](std::uint32_t at) {
+    const Extent& extent = extents_[at];
+    evictable += extent.holders == 0 && extent.pins == 0 ? extent.size() : 0;
+    KVTIER_ASSERT(extent.entry == kNone ||
+                      policies_->is_offered(run_of(extent), extent.entry) == may_leave(at),
+                  "a policy may choose what may leave");
+  };
   if (is_ranked()) {
     for (const std::uint32_t at : extent_of_) {
       if (at != kNone) {
-        evictable += extents_[at].holders == 0 && extents_[at].pins == 0 ? 1 : 0;
+        check_offered(at);
         live += is_keyless(extents_[at]) ? 1 : 0;
-        KVTIER_ASSERT(policies_->is_offered(extents_[at].entry) == may_leave(at),
-                      "a policy may choose what may leave");
       }
     }
     policies_->check_invariants();
@@ -1157,6 +1200,9 @@ void ExtentPool::check_invariants() const {
                         extent.begin >= position && !extent.duplicate,
                     "a stream's extents are disjoint and in order");
       position = extent.end;
+      if (groups_blocks()) {
+        check_offered(at);
+      }
       resident += extent.size();
       ++live;
       ahead = at;

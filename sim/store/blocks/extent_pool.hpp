@@ -23,8 +23,9 @@ namespace kvtier {
 /// number of extents, never on that of blocks. Blocks are found by position; a duplicate of a block
 /// is found when the earlier ones have left.
 ///
-/// If policies of the registry choose, an extent is one block, and an entry of the policy. It
-/// enters the policy's order when a request that computed it lets it go, or another one finds it.
+/// If policies of the registry choose (BlockEntries), blocks enter their order when a request that
+/// computed them lets them go, or another one finds them. If each block is an entry, an extent is
+/// one block.
 class ExtentPool {
  public:
   /// `puts_wanted`: the number of puts that the edge below waits for (EdgeRules::uses), 0 if it
@@ -95,6 +96,8 @@ class ExtentPool {
   [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer);
   /// Whether policies of the registry choose.
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  /// Whether they are, and each block is an entry of theirs, and so an extent.
+  [[nodiscard]] bool ranks_blocks() const { return is_ranked() && !policies_->groups(); }
   /// Whether blocks of a stream may be one entry of theirs.
   [[nodiscard]] bool groups_blocks() const { return policies_ != nullptr && policies_->groups(); }
   /// A request uses a context, until end_use: entries of several blocks do not leave meanwhile if
@@ -246,7 +249,7 @@ class ExtentPool {
     bool frequent = false;
     /// Used since it came in, or newcomers are leased, too.
     bool leasable = false;
-    /// The number by which the policy knows it.
+    /// The number by which the policies know it; kNone: they do not.
     std::uint32_t entry = kNone;
     /// Tokens of a part; 0 for whole blocks.
     std::int64_t tokens = 0;
@@ -284,7 +287,7 @@ class ExtentPool {
   }
   /// The last extent of the stream that begins at the position or before it.
   [[nodiscard]] std::uint32_t locate(StreamId stream, std::int64_t position) const {
-    if (is_ranked()) [[unlikely]] {
+    if (ranks_blocks()) [[unlikely]] {
       return locate_block(stream, position);
     }
     // Requests ask most often for what follows the last one.
@@ -382,12 +385,19 @@ class ExtentPool {
   /// Tells the policy whether it may leave, and whether the block before it may (leaves_only).
   void refresh(std::uint32_t at);
   void refresh_before(StreamId stream, std::int64_t block);
-  void use_ranked(std::uint32_t at);
-  void let_go_ranked(std::uint32_t at);
+  void use_ranked(std::uint32_t at, End first);
+  void let_go_ranked(std::uint32_t at, End first);
   void evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims);
   /// Blocks with keys have left to make room.
   void add_victim(const BlockRun& run, bool duplicate, std::vector<BlockRun>& victims);
   void leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims);
+  void leave_ranked(const BlockRun& run, std::vector<BlockRun>& victims);
+  /// Joins an extent with the one ahead of it in its stream if they are alike, for policies of
+  /// entries of several blocks.
+  void join_ahead(std::uint32_t at);
+  [[nodiscard]] static BlockRun run_of(const Extent& extent, End first = End::head) {
+    return {extent.stream, extent.begin, extent.end, first};
+  }
 
   /// An extent that is not in the order goes to the place.
   void put_at(std::uint32_t at, std::uint32_t place);

@@ -684,8 +684,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return blocks;
   }
-  /// Visits path_ in the order in which a request writes it to a pool. Where blocks are a part of
-  /// an entry, the first ones of a stream are the useful ones if there is no room.
+  /// Visits path_ in the order in which a request writes it to a pool, or leaves it there. Where
+  /// blocks are a part of an entry, the first ones of a stream are the useful ones if there is no
+  /// room.
   template <class Visit>
   void walk_written(std::size_t index, Visit visit) {
     walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
@@ -1437,7 +1438,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       keyless();
     }
     streams_.path(request.context.stream, request.published, block(), path_);
-    walk(path_, first, [&](const BlockRun& run) { let_go(request, run); });
+    walk_written(0, [&](const BlockRun& run) { let_go(request, run); });
     if (first == End::head) {
       keyless();
     }

@@ -1,12 +1,20 @@
 #include "sim/store/entries/block_entries.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
+namespace {
+
+auto interval(std::int64_t begin, std::int64_t end) {
+  return boost::icl::interval<std::int64_t>::right_open(begin, end);
+}
+
+}  // namespace
 
 BlockEntries::BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
                            const PolicyRegistry& registry)
@@ -30,20 +38,42 @@ const std::vector<std::uint32_t>& BlockEntries::groups_in(StreamId stream) const
   return stream.value < in_stream_.size() ? in_stream_[stream.value] : kNoGroups;
 }
 
-std::uint32_t BlockEntries::group_for(StreamId stream, std::int64_t block) const {
-  const std::vector<std::uint32_t>& groups = groups_in(stream);
+std::uint32_t BlockEntries::group_for(const BlockRun& run) const {
+  const std::vector<std::uint32_t>& groups = groups_in(run.stream);
   if (!leaves_in_part_) {
     return groups.empty() ? kNone : groups.front();
   }
   const auto behind = std::ranges::upper_bound(
-      groups, block, {}, [&](std::uint32_t group) { return groups_[group].begin; });
-  if (behind != groups.begin() && groups_[*std::prev(behind)].end() >= block) {
+      groups, run.begin, {}, [&](std::uint32_t group) { return groups_[group].begin(); });
+  if (behind != groups.begin() && groups_[*std::prev(behind)].end() >= run.begin) {
     return *std::prev(behind);
   }
-  return behind != groups.end() && groups_[*behind].begin == block + 1 &&
-                 !ends_use(stream, block + 1)
+  return behind != groups.end() && groups_[*behind].begin() == run.end &&
+                 !ends_use(run.stream, run.end)
              ? *behind
              : kNone;
+}
+
+template <class Visit>
+void BlockEntries::for_each_group(const BlockRun& run, Visit visit) const {
+  const std::vector<std::uint32_t>& groups = groups_in(run.stream);
+  std::vector<std::pair<std::uint32_t, BlockRun>> parts;
+  auto at = std::ranges::upper_bound(groups, run.begin, {},
+                                     [&](std::uint32_t group) { return groups_[group].begin(); });
+  at -= at == groups.begin() ? 0 : 1;
+  for (; at != groups.end() && groups_[*at].begin() < run.end; ++at) {
+    const BlockRun part{run.stream, std::max(run.begin, groups_[*at].begin()),
+                        std::min(run.end, groups_[*at].end()), run.first};
+    if (part.begin < part.end) {
+      parts.emplace_back(*at, part);
+    }
+  }
+  if (run.first == End::tail) {
+    std::ranges::reverse(parts);
+  }
+  for (const auto& [group, part] : parts) {
+    visit(group, part);
+  }
 }
 
 bool BlockEntries::ends_use(StreamId stream, std::int64_t block) const {
@@ -52,7 +82,7 @@ bool BlockEntries::ends_use(StreamId stream, std::int64_t block) const {
   });
 }
 
-std::uint32_t BlockEntries::make_group(StreamId stream, std::int64_t begin) {
+std::uint32_t BlockEntries::make_group(StreamId stream, const Intervals& blocks) {
   auto made = static_cast<std::uint32_t>(groups_.size());
   if (free_groups_.empty()) {
     groups_.emplace_back();
@@ -61,14 +91,14 @@ std::uint32_t BlockEntries::make_group(StreamId stream, std::int64_t begin) {
     free_groups_.pop_back();
   }
   groups_[made].stream = stream;
-  groups_[made].begin = begin;
   if (stream.value >= in_stream_.size()) {
     in_stream_.resize(static_cast<std::size_t>(stream.value) + 1);
   }
   std::vector<std::uint32_t>& groups = in_stream_[stream.value];
-  groups.insert(std::ranges::upper_bound(groups, begin, {},
-                                         [&](std::uint32_t group) { return groups_[group].begin; }),
-                made);
+  const auto behind =
+      std::ranges::upper_bound(groups, boost::icl::first(blocks), {},
+                               [&](std::uint32_t group) { return groups_[group].begin(); });
+  groups.insert(behind, made);
   return made;
 }
 
@@ -86,69 +116,44 @@ void BlockEntries::free_group(std::uint32_t at) {
   free_groups_.push_back(at);
 }
 
-void BlockEntries::put(std::uint32_t at, std::int64_t block, const Cell& cell) {
-  Group& group = groups_[at];
-  for (; block < group.begin; --group.begin) {
-    group.cells.push_front({});
-  }
-  group.cells.resize(
-      std::max(group.cells.size(), static_cast<std::size_t>(block + 1 - group.begin)));
-  group.cells[static_cast<std::size_t>(block - group.begin)] = cell;
-  ++group.blocks;
-  group.may_leave += cell.may_leave ? 1 : 0;
-  group.resized = true;
-  places_[cell.number] = {at, block};
+void BlockEntries::add(std::uint32_t at, const Intervals& blocks, const Intervals& busy) {
+  groups_[at].blocks += blocks;
+  groups_[at].busy += busy;
+  groups_[at].resized = true;
   change(at);
 }
 
 void BlockEntries::join_new(std::uint32_t before, std::uint32_t behind) {
   if ((groups_[before].entry != kNone && groups_[behind].entry != kNone) ||
-      groups_[before].end() != groups_[behind].begin ||
-      ends_use(groups_[behind].stream, groups_[behind].begin)) {
+      groups_[before].end() != groups_[behind].begin() ||
+      ends_use(groups_[behind].stream, groups_[behind].begin())) {
     return;
   }
   const bool is_behind_new = groups_[behind].entry == kNone;
-  const std::uint32_t into = is_behind_new ? before : behind;
   const Group joined = groups_[is_behind_new ? behind : before];
   free_group(is_behind_new ? behind : before);
-  for (std::int64_t i = 0; i < std::ssize(joined.cells); ++i) {
-    if (const Cell& cell = joined.cells[static_cast<std::size_t>(i)]; cell.number != kNone) {
-      put(into, joined.begin + i, cell);
-    }
-  }
+  add(is_behind_new ? before : behind, joined.blocks, joined.busy);
 }
 
 void BlockEntries::cut(std::uint32_t at, std::int64_t block) {
-  const std::uint32_t made = make_group(groups_[at].stream, block);
+  const auto kept = interval(groups_[at].begin(), block);
+  const auto part = interval(block, groups_[at].end());
+  Intervals blocks = groups_[at].blocks;
+  Intervals busy = groups_[at].busy;
+  blocks -= kept;
+  busy -= kept;
+  const std::uint32_t made = make_group(groups_[at].stream, blocks);
+  add(made, blocks, busy);
   Group& head = groups_[at];
+  head.blocks -= part;
+  head.busy -= part;
+  change(at);
   Group& tail = groups_[made];
   tail.hit_in = head.hit_in;
   tail.released_in = head.released_in;
-  const std::vector<Cell> cells(head.cells.begin() + (block - head.begin), head.cells.end());
-  head.cells.resize(static_cast<std::size_t>(block - head.begin));
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (cells[i].number != kNone) {
-      --head.blocks;
-      head.may_leave -= cells[i].may_leave ? 1 : 0;
-      put(made, block + static_cast<std::int64_t>(i), cells[i]);
-    }
-  }
-  trim(head);
-  trim(tail);
-  know(made, order_.split(head.entry, key_of(tail.stream, tail.begin), head.blocks));
+  know(made, order_.split(head.entry, key_of(tail.stream, tail.begin()), head.size()));
   // Where blocks are missing, the policy has counted them in.
-  tail.resized = tail.begin != groups_[at].begin + groups_[at].blocks;
-  change(at);
-}
-
-void BlockEntries::trim(Group& group) {
-  const auto is_here = [](const Cell& cell) { return cell.number != kNone; };
-  for (; !group.cells.empty() && !is_here(group.cells.front()); ++group.begin) {
-    group.cells.pop_front();
-  }
-  while (!group.cells.empty() && !is_here(group.cells.back())) {
-    group.cells.pop_back();
-  }
+  tail.resized = tail.begin() != head.begin() + head.size();
 }
 
 // ---- What the policy knows ----
@@ -156,20 +161,19 @@ void BlockEntries::trim(Group& group) {
 std::int64_t BlockEntries::count_evictable(const Group& group) const {
   const bool is_used = std::ranges::any_of(path_, [&](const Stretch& stretch) {
     return stretch.stream == group.stream && stretch.begin < group.end() &&
-           group.begin < stretch.end;
+           group.begin() < stretch.end;
   });
   if (is_used) {
     return 0;
   }
-  if (!leaves_in_part_) {
-    return group.may_leave == group.blocks ? group.blocks : 0;
+  if (group.busy.empty() || !leaves_in_part_) {
+    return group.busy.empty() ? group.size() : 0;
   }
+  const std::int64_t first = boost::icl::last(group.busy) + 1;
   std::int64_t count = 0;
-  for (auto cell = group.cells.rbegin(); cell != group.cells.rend(); ++cell) {
-    if (cell->number != kNone && !cell->may_leave) {
-      break;
-    }
-    count += cell->number != kNone ? 1 : 0;
+  for (const auto& part : group.blocks) {
+    count += std::max<std::int64_t>(
+        0, boost::icl::last(part) + 1 - std::max(first, boost::icl::first(part)));
   }
   return count;
 }
@@ -215,7 +219,7 @@ void BlockEntries::know(std::uint32_t at, std::uint32_t entry) {
 
 void BlockEntries::tell_size(Group& group) {
   if (std::exchange(group.resized, false)) {
-    order_.resize(group.entry, group.begin, group.blocks);
+    order_.resize(group.entry, group.begin(), group.size());
   }
 }
 
@@ -223,8 +227,11 @@ void BlockEntries::tell_new(std::uint32_t at) {
   const Group& group = groups_[at];
   std::erase(new_, at);
   const EntryKey key =
-      leaves_in_part_ ? key_of(group.stream, group.begin) : key_of_stream(group.stream);
-  know(at, order_.insert(key, group.begin, group.blocks));
+      leaves_in_part_ ? key_of(group.stream, group.begin()) : key_of_stream(group.stream);
+  know(at, order_.insert(key, group.begin(), group.size()));
+  if (group.hit_in > 0) {
+    order_.hit(group.entry);
+  }
 }
 
 void BlockEntries::tell_all() {
@@ -232,8 +239,9 @@ void BlockEntries::tell_all() {
     tell_new(new_.front());
   }
   static_cast<void>(evictable());
+  std::erase_if(to_be_told_, [&](std::uint32_t at) { return !groups_[at].to_be_told; });
   std::ranges::sort(to_be_told_, {}, [&](std::uint32_t at) {
-    return std::pair(groups_[at].stream, groups_[at].begin);
+    return std::pair(groups_[at].stream, groups_[at].begin());
   });
   for (const std::uint32_t at : to_be_told_) {
     Group& group = groups_[at];
@@ -245,11 +253,11 @@ void BlockEntries::tell_all() {
   to_be_told_.clear();
 }
 
-BlockEntries::Group& BlockEntries::known_group_of(std::uint32_t block) {
-  if (groups_[places_[block].group].entry == kNone) {
-    tell_new(places_[block].group);
+BlockEntries::Group& BlockEntries::known(std::uint32_t at) {
+  if (groups_[at].entry == kNone) {
+    tell_new(at);
   }
-  return groups_[places_[block].group];
+  return groups_[at];
 }
 
 // ---- Uses ----
@@ -270,7 +278,7 @@ void BlockEntries::extend_use(const Context& context) {
   streams_.path(context.stream, context.tokens.value / block_.value, block_.value, path_);
   for (const Stretch& stretch : path_) {
     const auto is_cut = [&](std::uint32_t at) {
-      return groups_[at].begin < stretch.end && stretch.end < groups_[at].end();
+      return groups_[at].begin() < stretch.end && stretch.end < groups_[at].end();
     };
     const std::vector<std::uint32_t>& groups = groups_in(stretch.stream);
     const auto found = std::ranges::find_if(groups, is_cut);
@@ -286,96 +294,117 @@ void BlockEntries::end_use() {
   path_.clear();
 }
 
-void BlockEntries::hit(std::uint32_t block) {
-  if (!groups_blocks_) {
-    order_.hit(block);
-    return;
-  }
-  Group& group = known_group_of(block);
-  if (group.released_in != use_ && std::exchange(group.hit_in, use_) != use_) {
+void BlockEntries::hit_group(std::uint32_t at) {
+  Group& group = groups_[at];
+  if (group.released_in != use_ && std::exchange(group.hit_in, use_) != use_ &&
+      group.entry != kNone) {
     order_.hit(group.entry);
   }
 }
 
-void BlockEntries::release(std::uint32_t block) {
-  if (!groups_blocks_) {
-    order_.release(block);
-  } else if (Group& group = known_group_of(block); std::exchange(group.released_in, use_) != use_) {
+void BlockEntries::release_group(std::uint32_t at) {
+  Group& group = known(at);
+  if (std::exchange(group.released_in, use_) != use_) {
     tell_size(group);
     order_.release(group.entry);
   }
 }
 
+void BlockEntries::hit(const BlockRun& run, std::uint32_t number) {
+  if (!groups_blocks_) {
+    order_.hit(number);
+    return;
+  }
+  for_each_group(run, [&](std::uint32_t at, const BlockRun&) { hit_group(at); });
+}
+
+void BlockEntries::release(const BlockRun& run, std::uint32_t number) {
+  if (!groups_blocks_) {
+    order_.release(number);
+    return;
+  }
+  for_each_group(run, [&](std::uint32_t at, const BlockRun&) { release_group(at); });
+}
+
+void BlockEntries::use(const BlockRun& run, std::uint32_t number) {
+  if (!groups_blocks_) {
+    order_.hit(number);
+    order_.release(number);
+    return;
+  }
+  for_each_group(run, [&](std::uint32_t at, const BlockRun&) {
+    hit_group(at);
+    release_group(at);
+  });
+}
+
 // ---- Blocks ----
 
-std::uint32_t BlockEntries::insert(StreamId stream, std::int64_t block) {
+std::uint32_t BlockEntries::insert(const BlockRun& run) {
   if (!groups_blocks_) {
-    return order_.insert(key_of(stream, block), block, 1);
+    return order_.insert(key_of(run.stream, run.begin), run.begin, 1);
   }
-  auto made = static_cast<std::uint32_t>(places_.size());
-  if (free_places_.empty()) {
-    places_.emplace_back();
-  } else {
-    made = free_places_.back();
-    free_places_.pop_back();
-  }
-  std::uint32_t group = group_for(stream, block);
+  const Intervals blocks(interval(run.begin, run.end));
+  std::uint32_t group = group_for(run);
   if (group == kNone) {
-    group = make_group(stream, block);
+    group = make_group(run.stream, blocks);
     new_.push_back(group);
   }
-  put(group, block, {.number = made});
-  const std::vector<std::uint32_t>& groups = groups_in(stream);
+  add(group, blocks, blocks);
+  const std::vector<std::uint32_t>& groups = groups_in(run.stream);
   if (const auto next = std::ranges::find(groups, group) + 1; next != groups.end()) {
     join_new(group, *next);
   }
-  if (const auto here = std::ranges::find(groups, places_[made].group); here != groups.begin()) {
+  const auto here =
+      std::ranges::find_if(groups, [&](std::uint32_t at) { return groups_[at].end() >= run.end; });
+  if (here != groups.begin()) {
     join_new(*std::prev(here), *here);
   }
-  return made;
+  return 0;
 }
 
-void BlockEntries::remove(std::uint32_t block) {
+void BlockEntries::remove(const BlockRun& run, std::uint32_t number) {
   if (!groups_blocks_) {
-    order_.remove(block);
+    order_.remove(number);
     return;
   }
-  const Place place = std::exchange(places_[block], {});
-  free_places_.push_back(block);
-  Group& group = groups_[place.group];
-  Cell& cell = group.cells[static_cast<std::size_t>(place.block - group.begin)];
-  group.may_leave -= cell.may_leave ? 1 : 0;
-  cell = {};
-  if (--group.blocks == 0) {
-    free_group(place.group);
-    return;
-  }
-  trim(group);
-  group.resized = true;
-  change(place.group);
+  for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
+    Group& group = groups_[at];
+    if (part.size() == group.size()) {
+      free_group(at);
+      return;
+    }
+    group.blocks -= interval(part.begin, part.end);
+    group.busy -= interval(part.begin, part.end);
+    group.resized = true;
+    change(at);
+  });
 }
 
-void BlockEntries::offer(std::uint32_t block, bool may_leave) {
+void BlockEntries::offer(const BlockRun& run, std::uint32_t number, bool may_leave) {
   if (!groups_blocks_) {
-    order_.offer(block, may_leave);
+    order_.offer(number, may_leave);
     return;
   }
-  const Place& place = places_[block];
-  Group& group = groups_[place.group];
-  Cell& cell = group.cells[static_cast<std::size_t>(place.block - group.begin)];
-  if (std::exchange(cell.may_leave, may_leave) != may_leave) {
-    group.may_leave += may_leave ? 1 : -1;
-    change(place.group);
-  }
+  for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
+    if (may_leave) {
+      groups_[at].busy -= interval(part.begin, part.end);
+    } else {
+      groups_[at].busy += interval(part.begin, part.end);
+    }
+    change(at);
+  });
 }
 
-bool BlockEntries::is_offered(std::uint32_t block) const {
+bool BlockEntries::is_offered(const BlockRun& run, std::uint32_t number) const {
   if (!groups_blocks_) {
-    return order_.is_offered(block);
+    return order_.is_offered(number);
   }
-  const Place& place = places_[block];
-  const Group& group = groups_[place.group];
-  return group.cells[static_cast<std::size_t>(place.block - group.begin)].may_leave;
+  bool all = true;
+  for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
+    all = all && !boost::icl::intersects(groups_[at].busy, interval(part.begin, part.end));
+  });
+  return all;
 }
 
 // ---- Victims ----
@@ -389,7 +418,8 @@ bool BlockEntries::choose(std::int64_t blocks, Demand demand, const BlockRun* ne
   if (newcomer != nullptr) {
     key = groups_blocks_ ? key_of_stream(newcomer->stream)
                          : key_of(newcomer->stream, newcomer->begin);
-    stays = groups_blocks_ ? group_for(newcomer->stream, newcomer->begin) : kNone;
+    stays = groups_blocks_ ? group_for({newcomer->stream, newcomer->begin, newcomer->begin + 1})
+                           : kNone;
   }
   if (stays != kNone) {
     order_.offer(groups_[stays].entry, false);
@@ -408,34 +438,39 @@ void BlockEntries::choose_oldest(std::int64_t blocks) {
   order_.choose_oldest(blocks);
 }
 
-std::vector<std::uint32_t> BlockEntries::take_chosen() {
-  std::vector<std::uint32_t> blocks;
-  /// A policy may choose parts of an entry one after the other.
+std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
+  std::vector<Leaving> leaving;
+  // A policy may choose parts of an entry one after the other.
   std::map<std::uint32_t, std::int64_t> left;
   for (const auto& [entry, keep] : order_.take_chosen()) {
     if (!groups_blocks_) {
-      blocks.push_back(entry);
+      leaving.push_back({.number = entry});
       continue;
     }
     const Group& group = groups_[group_of_[entry]];
-    std::int64_t& rest = left.emplace(entry, group.blocks).first->second;
-    std::int64_t number = 0;
-    for (auto cell = group.cells.begin(); cell != group.cells.end() && number < rest; ++cell) {
-      if (cell->number != kNone && number++ >= keep) {
-        blocks.push_back(cell->number);
+    std::int64_t& rest = left.emplace(entry, group.size()).first->second;
+    std::int64_t before = 0;
+    for (const auto& part : group.blocks) {
+      const std::int64_t first = boost::icl::first(part);
+      const std::int64_t size = boost::icl::last(part) + 1 - first;
+      const BlockRun run{group.stream, first + std::clamp<std::int64_t>(keep - before, 0, size),
+                         first + std::clamp<std::int64_t>(rest - before, 0, size), End::head};
+      if (run.begin < run.end) {
+        leaving.push_back({.run = run, .number = 0});
       }
+      before += size;
     }
     rest = std::min(rest, keep);
     change(group_of_[entry]);
   }
-  return blocks;
+  return leaving;
 }
 
 bool BlockEntries::admits(StreamId stream, std::int64_t block) const {
   if (!filters() || !groups_blocks_) {
     return order_.admits(key_of(stream, block));
   }
-  return group_for(stream, block) != kNone || order_.admits(key_of_stream(stream));
+  return !groups_in(stream).empty() || order_.admits(key_of_stream(stream));
 }
 
 void BlockEntries::note_use(StreamId stream, std::int64_t block) {
@@ -450,22 +485,10 @@ void BlockEntries::check_invariants() const {
     std::int64_t end = 0;
     for (const std::uint32_t at : groups) {
       const Group& group = groups_[at];
-      KVTIER_ASSERT(group.begin >= end && !group.cells.empty() &&
-                        group.cells.front().number != kNone && group.cells.back().number != kNone,
-                    "a stream's entries are in order, and end where their blocks do");
+      KVTIER_ASSERT(!group.blocks.empty() && group.begin() >= end,
+                    "a stream's entries are disjoint and in order");
+      KVTIER_ASSERT(boost::icl::within(group.busy, group.blocks), "an entry is its blocks");
       end = group.end();
-      std::int64_t blocks = 0;
-      std::int64_t may_leave = 0;
-      for (std::int64_t i = 0; i < std::ssize(group.cells); ++i) {
-        const Cell& cell = group.cells[static_cast<std::size_t>(i)];
-        blocks += cell.number != kNone ? 1 : 0;
-        may_leave += cell.may_leave ? 1 : 0;
-        KVTIER_ASSERT(cell.number == kNone || (places_[cell.number].group == at &&
-                                               places_[cell.number].block == group.begin + i),
-                      "a block knows its entry");
-      }
-      KVTIER_ASSERT(blocks == group.blocks && may_leave == group.may_leave,
-                    "an entry is its blocks");
     }
   }
   if (new_.empty() && to_be_told_.empty() && to_be_counted_.empty()) {

@@ -2,9 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
+
+#include <boost/icl/interval_set.hpp>
 
 #include "sim/core/streams.hpp"
 #include "sim/store/block_run.hpp"
@@ -21,7 +22,10 @@ namespace kvtier {
 ///   says. What comes in beside an entry becomes a part of it. A use cuts an entry where it ends.
 ///
 /// An entry of several blocks is used once by a request's use, however many of its blocks are, and
-/// what is on the path of that use does not leave meanwhile. The pool knows a block by a number.
+/// what is on the path of that use does not leave meanwhile.
+///
+/// A pool names blocks by a run and the number that `insert` gave it: where each block is an entry
+/// the run is one block, and the number says which one; else the run says all.
 class BlockEntries {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -40,53 +44,53 @@ class BlockEntries {
   /// Calls no policy, so it does not throw.
   void end_use();
 
-  /// A block comes in, which may not leave yet. Returns its number.
-  std::uint32_t insert(StreamId stream, std::int64_t block);
+  /// Blocks come in, which may not leave yet. Returns their number.
+  std::uint32_t insert(const BlockRun& run);
   /// Only where each block is an entry: it has no key.
   std::uint32_t insert_keyless() { return order_.insert_keyless(1); }
-  /// A request finds it, and uses it until `release`.
-  void hit(std::uint32_t block);
-  void release(std::uint32_t block);
-  void remove(std::uint32_t block);
-  /// Whether it may leave.
-  void offer(std::uint32_t block, bool may_leave);
-  [[nodiscard]] bool is_offered(std::uint32_t block) const;
+  /// A request finds them, and uses them until `release`.
+  void hit(const BlockRun& run, std::uint32_t number);
+  void release(const BlockRun& run, std::uint32_t number);
+  /// Both, one entry after the other.
+  void use(const BlockRun& run, std::uint32_t number);
+  void remove(const BlockRun& run, std::uint32_t number);
+  /// Whether they may leave.
+  void offer(const BlockRun& run, std::uint32_t number, bool may_leave);
+  [[nodiscard]] bool is_offered(const BlockRun& run, std::uint32_t number) const;
   /// Only of entries of several blocks: the blocks that may leave, those that are chosen among
   /// them.
   [[nodiscard]] std::int64_t evictable();
 
-  /// Asks the policy for so many blocks. `newcomer`: the room is for this block. What it becomes a
-  /// part of stays, and the admission policy may refuse that it replaces a victim. False: none
-  /// shall leave.
+  /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. What that
+  /// becomes a part of stays, and the admission policy may refuse that it replaces a victim. False:
+  /// none shall leave.
   [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer);
   /// Adds to the chosen blocks (none without a successful choice) the entries that came in first.
   void choose_oldest(std::int64_t blocks);
   [[nodiscard]] bool has_chosen() const { return !order_.chosen().empty(); }
-  /// The chosen blocks in order, those of an entry from its head. They have to leave one after the
-  /// other by `remove`.
-  [[nodiscard]] std::vector<std::uint32_t> take_chosen();
+  struct Leaving {
+    BlockRun run;
+    std::uint32_t number = kNone;
+  };
+  /// The chosen blocks in order, those of an entry from its head; by number where each block is an
+  /// entry, else by run. They have to leave one after the other by `remove`.
+  [[nodiscard]] std::vector<Leaving> take_chosen();
 
   [[nodiscard]] bool filters() const { return order_.filters(); }
-  /// Whether a block may come in: always if it becomes a part of what is here.
+  /// Whether a block may come in: always if its stream has an entry of several blocks.
   [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const;
   /// A request has used or made a block. Each request tells so once of each of its blocks.
   void note_use(StreamId stream, std::int64_t block);
   void check_invariants() const;
 
  private:
-  struct Cell {
-    std::uint32_t number = kNone;
-    bool may_leave = false;
-  };
+  using Intervals = boost::icl::interval_set<std::int64_t>;
   /// Blocks of a stream that are one entry.
   struct Group {
     StreamId stream;
-    std::int64_t begin = 0;
-    /// From `begin` on; the first and the last one are of blocks that are here.
-    std::deque<Cell> cells;
-    std::int64_t blocks = 0;
-    /// Blocks that may leave, without regard to the others.
-    std::int64_t may_leave = 0;
+    Intervals blocks;
+    /// Those that may not leave.
+    Intervals busy;
     /// The policy's number; kNone until it learns of it.
     std::uint32_t entry = kNone;
     /// Blocks that could leave when they were counted last.
@@ -99,12 +103,11 @@ class BlockEntries {
     std::uint64_t hit_in = 0;
     std::uint64_t released_in = 0;
 
-    [[nodiscard]] std::int64_t end() const { return begin + std::ssize(cells); }
-  };
-  /// The place of a block.
-  struct Place {
-    std::uint32_t group = kNone;
-    std::int64_t block = 0;
+    [[nodiscard]] std::int64_t begin() const { return boost::icl::first(blocks); }
+    [[nodiscard]] std::int64_t end() const { return boost::icl::last(blocks) + 1; }
+    [[nodiscard]] std::int64_t size() const {
+      return static_cast<std::int64_t>(boost::icl::cardinality(blocks));
+    }
   };
 
   /// Admission policies know all that a stream has by its first own block.
@@ -112,15 +115,17 @@ class BlockEntries {
     return key_of(stream, streams_.first_of(stream) / block_.value);
   }
   [[nodiscard]] const std::vector<std::uint32_t>& groups_in(StreamId stream) const;
-  /// The group of which a block becomes a part; kNone: there is none.
-  [[nodiscard]] std::uint32_t group_for(StreamId stream, std::int64_t block) const;
+  /// The group of which blocks become a part; kNone: there is none.
+  [[nodiscard]] std::uint32_t group_for(const BlockRun& run) const;
+  /// Visits groups that have blocks of a run, in its direction, and those blocks.
+  template <class Visit>
+  void for_each_group(const BlockRun& run, Visit visit) const;
   /// Whether a use ends before a block: entries are cut there.
   [[nodiscard]] bool ends_use(StreamId stream, std::int64_t block) const;
-  std::uint32_t make_group(StreamId stream, std::int64_t begin);
+  /// A group of blocks that are in no other one.
+  std::uint32_t make_group(StreamId stream, const Intervals& blocks);
   void free_group(std::uint32_t group);
-  void put(std::uint32_t group, std::int64_t block, const Cell& cell);
-  /// Cells without a block leave both ends.
-  static void trim(Group& group);
+  void add(std::uint32_t group, const Intervals& blocks, const Intervals& busy);
   /// The policy knows the group by this number.
   void know(std::uint32_t group, std::uint32_t entry);
   /// A group of which the policy does not know becomes a part of the one beside it.
@@ -135,8 +140,10 @@ class BlockEntries {
   /// The policy learns of a group.
   void tell_new(std::uint32_t group);
   void tell_all();
-  /// The group of a block, of which the policy knows.
-  Group& known_group_of(std::uint32_t block);
+  /// The same group, of which the policy knows.
+  Group& known(std::uint32_t group);
+  void hit_group(std::uint32_t group);
+  void release_group(std::uint32_t group);
 
   Tokens block_;
   const Streams& streams_;
@@ -146,8 +153,6 @@ class BlockEntries {
 
   std::uint64_t use_ = 1;
   std::vector<Stretch> path_;
-  std::vector<Place> places_;
-  std::vector<std::uint32_t> free_places_;
   std::vector<Group> groups_;
   std::vector<std::uint32_t> free_groups_;
   /// Groups of each stream, in order.

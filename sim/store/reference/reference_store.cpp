@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "sim/core/assert.hpp"
+#include "sim/store/entries/block_entries.hpp"
 #include "sim/store/offer_counts.hpp"
 #include "sim/store/offload_calls.hpp"
-#include "sim/store/entries/block_entries.hpp"
 #include "sim/store/write_frequencies.hpp"
 
 namespace kvtier {
@@ -239,7 +239,7 @@ class BlockPool {
     --used;
     order_.erase(place(*block));
     if (block->entry != PolicyOrder::kNone) {
-      policies_->remove(block->entry);
+      policies_->remove(run_of(*block), block->entry);
     }
     blocks_.erase(block->self);
   }
@@ -250,8 +250,7 @@ class BlockPool {
     block->leasable = true;
     block->uses += counts ? 1 : 0;
     if (is_ranked() && counts) {
-      policies_->hit(block->entry);
-      policies_->release(block->entry);
+      policies_->use(run_of(*block), block->entry);
     }
     if (is_arc() && counts && !block->frequent) {
       block->frequent = true;
@@ -269,7 +268,7 @@ class BlockPool {
   void hit(Block* block) {
     if (is_ranked()) {
       learn(block);
-      policies_->hit(block->entry);
+      policies_->hit(run_of(*block), block->entry);
     }
   }
   /// `used`: the request had found it.
@@ -278,7 +277,7 @@ class BlockPool {
     block->leasable = block->leasable || used_it;
     block->uses += used_it ? 1 : 0;
     if (block->entry != PolicyOrder::kNone) {
-      policies_->release(block->entry);
+      policies_->release(run_of(*block), block->entry);
     }
     if (--block->holders == 0) {
       reach_end(block);
@@ -315,8 +314,7 @@ class BlockPool {
   /// finds it.
   void learn(Block* block) {
     if (is_ranked() && block->entry == PolicyOrder::kNone) {
-      block->entry = block->keyed ? policies_->insert(block->key.first, block->key.second)
-                                  : policies_->insert_keyless();
+      block->entry = block->keyed ? policies_->insert(run_of(*block)) : policies_->insert_keyless();
       by_entry_[block->entry] = block;
     }
   }
@@ -326,9 +324,9 @@ class BlockPool {
       return true;
     }
     offer_all();
-    const BlockRun block = newcomer != nullptr ? BlockRun{newcomer->first, newcomer->second,
-                                                          newcomer->second + 1}
-                                               : BlockRun{};
+    const BlockRun block = newcomer != nullptr
+                               ? BlockRun{newcomer->first, newcomer->second, newcomer->second + 1}
+                               : BlockRun{};
     return policies_->choose(
         rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())),
         Demand::save, newcomer != nullptr ? &block : nullptr);
@@ -339,8 +337,13 @@ class BlockPool {
       policies_->choose_oldest(rules_.leaves_only ? 1 : wanted);
     }
     std::vector<Block*> chosen;
-    for (const std::uint32_t entry : policies_->take_chosen()) {
-      chosen.push_back(by_entry_.at(entry));
+    for (const auto& [run, number] : policies_->take_chosen()) {
+      if (!groups_blocks()) {
+        chosen.push_back(by_entry_.at(number));
+      }
+      for (std::int64_t i = run.begin; i < run.end; ++i) {
+        chosen.push_back(find({run.stream, i}));
+      }
     }
     return chosen;
   }
@@ -463,6 +466,9 @@ class BlockPool {
   [[nodiscard]] bool may_leave(const Block& block) const {
     return block.pins == 0 && !(block.keyed && block.leasable && block.used + rules_.lease > now_);
   }
+  [[nodiscard]] static BlockRun run_of(const Block& block) {
+    return {block.key.first, block.key.second, block.key.second + 1, End::head};
+  }
   /// The one that is found by its key.
   [[nodiscard]] bool find_self(const Block& block) const {
     return block.keyed && find(block.key) == &block;
@@ -482,7 +488,7 @@ class BlockPool {
   void offer_all() {
     for (const Block& block : blocks_) {
       if (block.entry != PolicyOrder::kNone) {
-        policies_->offer(block.entry, is_free(block) && !is_kept(block));
+        policies_->offer(run_of(block), block.entry, is_free(block) && !is_kept(block));
       }
     }
   }
@@ -786,9 +792,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       if (from_tail) {
         leave_keyless(request);
       }
-      const std::size_t count = request.blocks.size();
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t at = from_tail ? count - 1 - i : i;
+      std::vector<Key> held;
+      for (const Block* block : request.blocks) {
+        held.push_back(block->key);
+      }
+      for (const std::size_t at : order_of_writes(0, held)) {
         pools_[0]->let_go(request.blocks[at], at < request.found);
       }
       if (!from_tail) {

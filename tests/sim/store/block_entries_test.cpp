@@ -78,38 +78,40 @@ PoolRules pool_of(EvictionUnit unit) {
 
 using Key = std::pair<StreamId, std::int64_t>;
 
+BlockRun run_of(const Key& key) { return {key.first, key.second, key.second + 1, End::head}; }
+
 /// Entries of one unit, and their blocks.
 struct Pool {
   Pool(EvictionUnit unit, const Streams& streams)
       : entries(pool_of(unit), Bytes(1), streams, recorders(told)) {}
 
   void insert(StreamId stream, std::int64_t block) {
-    const std::uint32_t number = entries.insert(stream, block);
-    numbers[{stream, block}] = number;
-    keys[number] = {stream, block};
+    numbers[{stream, block}] = entries.insert(run_of({stream, block}));
     offer({stream, block}, true);
   }
   void offer(const Key& key, bool may) {
-    entries.offer(numbers.at(key), may);
+    entries.offer(run_of(key), numbers.at(key), may);
     may ? static_cast<void>(may_leave.insert(key)) : static_cast<void>(may_leave.erase(key));
   }
   void use(const Context& context, const std::vector<Key>& path) {
     entries.begin_use(context);
     for (const Key& key : path) {
       if (numbers.contains(key)) {
-        entries.hit(numbers.at(key));
-        entries.release(numbers.at(key));
+        entries.hit(run_of(key), numbers.at(key));
+        entries.release(run_of(key), numbers.at(key));
       }
     }
     entries.end_use();
   }
   std::vector<Key> take_chosen() {
     std::vector<Key> left;
-    for (const std::uint32_t number : entries.take_chosen()) {
-      left.push_back(keys.at(number));
+    for (const auto& [run, number] : entries.take_chosen()) {
+      for (std::int64_t block = run.begin; block < run.end; ++block) {
+        left.emplace_back(run.stream, block);
+      }
     }
     for (const Key& key : left) {
-      entries.remove(numbers.at(key));
+      entries.remove(run_of(key), numbers.at(key));
       numbers.erase(key);
       may_leave.erase(key);
     }
@@ -126,7 +128,6 @@ struct Pool {
   Told told;
   BlockEntries entries;
   std::map<Key, std::uint32_t> numbers;
-  std::map<std::uint32_t, Key> keys;
   std::set<Key> may_leave;
 };
 
