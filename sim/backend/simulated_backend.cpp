@@ -448,11 +448,12 @@ std::int64_t count_extrapolated(const std::vector<DecodePiece>& pieces, std::int
     return std::min(iterations, (tokens + batch - 1) / batch);
   };
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].extrapolated) {
-      const std::int64_t end = i + 1 < pieces.size() ? before(pieces[i + 1].from) : iterations;
-      count += end - before(pieces[i].from);
-    }
+  const DecodePiece* piece = &piece_at(pieces, context);
+  const DecodePiece* const last = &pieces.back();
+  for (std::int64_t begin = 0; begin < iterations; ++piece) {
+    const std::int64_t end = piece < last ? before(piece[1].from) : iterations;
+    count += piece->extrapolated ? end - begin : 0;
+    begin = end;
   }
   return count;
 }
