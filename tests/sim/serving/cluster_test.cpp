@@ -557,7 +557,7 @@ TEST(ClusterConfig, RefusesASharedTierThatNothingReaches) {
   config.system.load.wait = LoadWait::batch;
   EXPECT_TRUE(refuses(config,
                       "/cluster/shared: expected a system with /system/blocks, whose unit is "
-                      "block, with batching unified and /system/load/wait request"));
+                      "not node, with batching unified and /system/load/wait request"));
   config = sharing();
   config.cluster.shared->capacity.reset();
   config.cluster.shared->rate = BytesPerSecond(1);
