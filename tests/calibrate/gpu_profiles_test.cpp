@@ -16,8 +16,10 @@ Profile shipped(const std::string& name) {
 
 /// Gaps are twice as wide as the grid's (cross_validate). configs/profiles/README.md has the table.
 TEST(GpuProfiles, PredictHeldOutCellsBetterThanTheRoofline) {
-  for (const char* name : {"h100-vllm", "h200-vllm", "b200-vllm", "gb200-vllm", "b300-vllm",
-                           "a100-vllm", "l40s-vllm", "rtxpro6000-server-vllm"}) {
+  for (const char* name :
+       {"h100-vllm", "h200-vllm", "b200-vllm", "gb200-vllm", "b300-vllm", "a100-vllm", "l40s-vllm",
+        "rtxpro6000-server-vllm", "h100-sglang", "h200-sglang", "b200-sglang", "gb200-sglang",
+        "h100-tensorrt-llm", "h200-tensorrt-llm", "b200-tensorrt-llm", "gb200-tensorrt-llm"}) {
     SCOPED_TRACE(name);
     int judged = 0;
     for (const CheckRow& row : cross_validate(shipped(name), 1).rows) {

@@ -122,6 +122,20 @@ TEST(Sibling, OfTheSameGpuIsTheProfile) {
   }
 }
 
+TEST(EngineProfiles, GoWithThePresetsProfile) {
+  const auto name_of = [](const std::vector<std::string>& changes) {
+    return resolved("examples/engines.json", changes).hardware.profile->loaded->name;
+  };
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/system=vllm"}), "b200-vllm");
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/system=tensorrt_llm"}), "b200-tensorrt-llm");
+  EXPECT_EQ(name_of({"/hardware=h200-8x", "/system=sglang"}), "h200-sglang");
+  // A GPU without tables of the engine has those of its profile.
+  EXPECT_EQ(name_of({"/hardware=b300-8x", "/system=sglang"}), "b300-vllm");
+  EXPECT_EQ(name_of({"/hardware=h800-8x", "/system=sglang"}), "h100-sglang scaled to H800-80G SXM");
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/hardware/profile=b200-vllm", "/system=tensorrt_llm"}),
+            "b200-vllm");
+}
+
 // Published: gpt-oss-120b on 4 MI325X, requests in flight and tokens/s of each. The factor of the
 // preset is fitted to the second point.
 TEST(Sibling, Mi325xServesWithinAFifthOfPublishedRuns) {
