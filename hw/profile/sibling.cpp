@@ -34,12 +34,14 @@ double fixed_seconds(OperationId operation) {
   }
 }
 
-bool is_scaled_by_work(OperationId operation) {
+/// All-reduces follow links. State layers and their convolution work token by token: they take the
+/// same time on H100 and H200.
+bool is_scaled_by_work(const ProfileTable& table) {
   using enum OperationId;
-  constexpr std::array kOnDevice{
-      gemm,        prefill_attention, decode_attention, elementwise,   rotation,    moe,
-      mla_prefill, mla_decode,        quantize,         state_prefill, state_decode};
-  return std::ranges::find(kOnDevice, operation) != kOnDevice.end();
+  constexpr std::array kOnDevice{gemm, prefill_attention, decode_attention, elementwise, rotation,
+                                 moe,  mla_prefill,       mla_decode,       quantize};
+  return std::ranges::find(kOnDevice, table.operation) != kOnDevice.end() &&
+         table.variant != "convolution";
 }
 
 /// Whole passes, and cells of several requests: their work is not that of one operation.
@@ -96,13 +98,15 @@ std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Pr
       const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
       return factor * ratio.of(work(static_cast<double>(cell.at[0]), second), operation);
     };
-    if (table.operation == OperationId::all_reduce) {
+    using enum OperationId;
+    if (table.operation == all_reduce || table.operation == state_prefill ||
+        table.operation == state_decode || table.variant == "convolution") {
       std::ranges::for_each(table.cells, [&](ProfileCell& cell) { scale(cell, factor); });
     } else if (table.operation == OperationId::gemm_grid) {
       for (ProfileCell& cell : table.cells) {
         scale(cell, by_work(work_of(matrix_of(table, cell)), cell, OperationId::gemm));
       }
-    } else if (is_scaled_by_work(table.operation)) {
+    } else if (is_scaled_by_work(table)) {
       const WorkOf work = work_of(table);
       for (ProfileCell& cell : table.cells) {
         scale(cell, by_work(work, cell, table.operation));

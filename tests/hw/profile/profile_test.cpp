@@ -148,7 +148,7 @@ TEST(ProfileFile, RefusesAxesShapesAndVariantsOfOtherOperations) {
       }),
       Lines{
           "p.json: /tables/0/variant: the variants of elementwise are norm, activation, residual, "
-          "embedding, sampling, kv_write, got \"nrm\" (did you mean \"norm\"?)"});
+          "embedding, sampling, kv_write, convolution, got \"nrm\" (did you mean \"norm\"?)"});
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["cells"] = Json::array(); }),
             Lines{"p.json: /tables/0/cells: no cell was measured and none is said to be left out"});
 }

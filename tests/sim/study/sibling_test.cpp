@@ -76,7 +76,7 @@ TEST(Sibling, ScaledCellsAreThoseOfTheOtherGpu) {
                                 "gb200-nvl4",
                                 {"all_reduce", "mla_decode", "mla_prefill"}}}) {
     const std::map<std::string, Errors> found = errors(pair.relative, pair.own, pair.preset);
-    EXPECT_EQ(found.size(), 7U);
+    EXPECT_EQ(found.size(), 10U);
     for (const auto& [operation, error] : found) {
       RecordProperty(pair.own + " " + operation,
                      fmt::format("{:.3f} {:.3f}", error.median, error.p90));
