@@ -199,7 +199,7 @@ TEST_F(Tables, ReportEveryBadLine) {
       (Lines{"t.csv:2: /op: expected one of qkv, attention_output, mlp_up, mlp_down, lm_head, "
              "prefill_attention, decode_attention, norm, residual, activation, embedding, "
              "kv_write, rope, sampling, mixed_attention, gemm, moe, mla_prefill, mla_decode, "
-             "all_reduce, quantize, got \"qvk\"",
+             "all_reduce, quantize, state_prefill, state_decode, convolution, got \"qvk\"",
              "t.csv:3: new_tokens: expected a whole number, got \"4.5\"",
              "t.csv:5: expected 7 fields as in line 1, got 3",
              "t.csv:6: expected at least one GPU and one request"}));
