@@ -464,7 +464,7 @@ struct HardwareConfig {
   std::map<std::string, std::string> engine_profiles;
   /// Set if the profile is of a related GPU: a factor on its scaled times.
   std::optional<double> sibling;
-  /// Of one core of the host, relative to that of the boxes that engines' times are from.
+  /// Speed of a host core, relative to that of the boxes that engines' times are from.
   double host_speed = 1;
   Unmeasured unmeasured = Unmeasured::refuse;
   /// Figure to its source. The program does not use it.
