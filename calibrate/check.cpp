@@ -84,8 +84,6 @@ std::vector<std::int64_t> draw_folds(std::size_t cells, RandomStream& random) {
 /// presets), with a floor for each call. Adds nothing for operations without a limit.
 void add_roofline(const Profile& profile, const ProfileTable& table, const ProfileCell& cell,
                   Gathered& gathered) {
-  constexpr double kComputeShare = 0.68;
-  constexpr double kMemoryShare = 0.85;
   constexpr double kAttentionFloor = 10e-6;
   constexpr double kFloor = 3e-6;
   using enum OperationId;
@@ -94,18 +92,10 @@ void add_roofline(const Profile& profile, const ProfileTable& table, const Profi
   if (table.cache == CacheState::hot || (!is_attention && table.operation != gemm)) {
     return;
   }
-  Profile attained;
-  attained.device = profile.device;
-  attained.device.peak.value *= kComputeShare;
-  for (std::optional<FlopsPerSecond>* peak :
-       {&attained.device.peak_8bit, &attained.device.peak_4bit}) {
-    if (*peak) {
-      (*peak)->value *= kComputeShare;
-    }
-  }
-  attained.device.memory_bandwidth.value *= kMemoryShare;
-  const ProfileCell instant{.at = cell.at, .median_seconds = 1e-30};
-  const double seconds = predict(make_grid(attained, table, {&instant, 1}), cell.at).seconds;
+  const std::optional<DataType> type = is_attention ? std::nullopt : type_of(table);
+  const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
+  const double seconds = seconds_of(work_of(table)(static_cast<double>(cell.at[0]), second),
+                                    usual_rates(device_rates(profile, type, table.cache)));
   gathered.roofline.push_back(
       {std::max(seconds, is_attention ? kAttentionFloor : kFloor), cell.median_seconds});
 }
@@ -662,7 +652,8 @@ bool is_interpolated(OperationId operation) {
   return operation == gemm || operation == prefill_attention || operation == decode_attention ||
          operation == elementwise || operation == rotation || operation == copy_h2d ||
          operation == copy_d2h || operation == copy_duplex || operation == moe ||
-         operation == mla_prefill || operation == mla_decode || operation == quantize;
+         operation == mla_prefill || operation == mla_decode || operation == quantize ||
+         operation == state_prefill || operation == state_decode;
 }
 
 CheckReport cross_validate(const Profile& profile, std::uint64_t seed) {
@@ -796,7 +787,9 @@ CheckReport compare_with(const Profile& profile, const Profile& measured) {
                table.operation == OperationId::decode_attention) {
       compare_attention(profile, table, rows);
     } else if (table.operation == OperationId::moe || table.operation == OperationId::mla_prefill ||
-               table.operation == OperationId::mla_decode) {
+               table.operation == OperationId::mla_decode ||
+               table.operation == OperationId::state_prefill ||
+               table.operation == OperationId::state_decode) {
       compare_sizes(profile, table, rows);
     }
   }

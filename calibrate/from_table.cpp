@@ -1,6 +1,7 @@
 #include "calibrate/from_table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -81,10 +82,14 @@ struct Slot {
 std::optional<DataType> type_named(std::string_view text) {
   using enum DataType;
   static const std::map<std::string_view, DataType> kNames{
-      {"float32", fp32}, {"float16", fp16},        {"half", fp16},        {"bfloat16", bf16},
-      {"fp32", fp32},    {"fp16", fp16},           {"bf16", bf16},        {"fp8", fp8},
-      {"int8", int8},    {"fp8_block", fp8_block}, {"int4", int4},        {"int4_wo", int4},
-      {"nvfp4", nvfp4},  {"mxfp4", mxfp4},         {"w4a16_mxfp4", mxfp4}};
+      {"float32", fp32},      {"float16", fp16},
+      {"half", fp16},         {"bfloat16", bf16},
+      {"fp32", fp32},         {"fp16", fp16},
+      {"bf16", bf16},         {"fp8", fp8},
+      {"int8", int8},         {"fp8_block", fp8_block},
+      {"int4", int4},         {"int4_wo", int4},
+      {"nvfp4", nvfp4},       {"mxfp4", mxfp4},
+      {"w4a16_mxfp4", mxfp4}, {"w4a8_mxfp4_mxfp8", mxfp4_mxfp8}};
   const auto found = kNames.find(text);
   return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }
@@ -155,6 +160,24 @@ std::optional<Slot> shaped_slot(TableOperation operation, const Sizes& sizes) {
                   .shape = {{"attention_heads", sizes.of("attention_heads", 1)}},
                   .at = {sizes.batch, sizes.context},
                   .dtype = sizes.type.value_or(DataType::bf16)};
+    case state_prefill:
+    case state_decode: {
+      const bool prefill = operation == state_prefill;
+      return Slot{.operation = prefill ? OperationId::state_prefill : OperationId::state_decode,
+                  .variant = "imported",
+                  .shape = {{"key_heads", sizes.of("key_heads", 0)},
+                            {"value_heads", sizes.of("value_heads", 0)},
+                            {"key_dim", sizes.of("key_dim", 0)},
+                            {"value_dim", sizes.of("value_dim", 0)}},
+                  .at = {prefill ? sizes.new_tokens : sizes.batch}};
+    }
+    case convolution:
+      return Slot{.operation = OperationId::elementwise,
+                  .variant = "convolution",
+                  .shape = {{"width", 2 * sizes.of("key_heads", 0) * sizes.of("key_dim", 0) +
+                                          sizes.of("value_heads", 0) * sizes.of("value_dim", 0)},
+                            {"element_bytes", 2}},
+                  .at = {tokens}};
     case all_reduce:
       return Slot{.operation = OperationId::all_reduce,
                   .variant = "graph",
@@ -477,7 +500,8 @@ class Importer {
       }
     }
     const bool one_prefill = *operation == TableOperation::prefill_attention ||
-                             *operation == TableOperation::mla_prefill;
+                             *operation == TableOperation::mla_prefill ||
+                             *operation == TableOperation::state_prefill;
     if (one_prefill && sizes.batch > 1) {
       ++counts_.several_requests;
       return;
@@ -507,7 +531,7 @@ class Importer {
       slot->variant = rule.rule->variant;
     }
     slot->cache = rule.rule->cache;
-    add(*slot, *time * unit_seconds(rule.rule->unit));
+    add(*slot, (*time - rule.rule->less) * unit_seconds(rule.rule->unit));
   }
 
   /// With whole experts on GPUs, each GPU has routed / groups experts and its share of the choices
@@ -647,18 +671,13 @@ class Importer {
 /// The roofline's time of one cell at the attained rates.
 std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileCell& cell,
                                        const Rates& rates) {
-  const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
-  switch (table.operation) {
-    case OperationId::gemm:
-      return matrix_seconds({"", table.shape.at("n"), table.shape.at("k")},
-                            static_cast<double>(table.shape.at("element_bytes")), at(0), rates);
-    case OperationId::prefill_attention:
-      return extend_attention_seconds(attention_of(table), at(0), at(1), rates);
-    case OperationId::decode_attention:
-      return decode_attention_seconds(attention_of(table), at(0) * at(1), rates);
-    default:
-      return std::nullopt;
+  using enum OperationId;
+  constexpr std::array kWithRoofline{gemm, prefill_attention, decode_attention};
+  if (std::ranges::find(kWithRoofline, table.operation) == kWithRoofline.end()) {
+    return std::nullopt;
   }
+  const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
+  return seconds_of(work_of(table)(static_cast<double>(cell.at[0]), second), rates);
 }
 
 const char* group_of(OperationId operation) {
@@ -674,6 +693,9 @@ const char* group_of(OperationId operation) {
     case OperationId::mla_prefill:
     case OperationId::mla_decode:
       return "latent attention";
+    case OperationId::state_prefill:
+    case OperationId::state_decode:
+      return "state layers";
     default:
       return "rows of elements";
   }
@@ -769,10 +791,11 @@ ColumnMap read_columns(const std::filesystem::path& path) {
     problems.add("/format",
                  fmt::format("expected \"{}\", got {}", kFormat, quote_text(map.format)));
   }
-  constexpr std::array<std::string_view, 14> kSizes{
+  constexpr std::array<std::string_view, 18> kSizes{
       "n",           "k",           "attention_heads",   "kv_heads", "head_dim",
       "window",      "hidden_size", "intermediate_size", "experts",  "top_k",
-      "expert_gpus", "bytes",       "elements",          "width"};
+      "expert_gpus", "bytes",       "elements",          "width",    "key_heads",
+      "value_heads", "key_dim",     "value_dim"};
   for (std::size_t i = 0; i < map.rules.size(); ++i) {
     const ColumnRule& rule = map.rules[i];
     const std::string pointer = fmt::format("/rules/{}", i);

@@ -37,7 +37,10 @@ enum class TableOperation {
   mla_prefill,
   mla_decode,
   all_reduce,
-  quantize
+  quantize,
+  state_prefill,
+  state_decode,
+  convolution
 };
 constexpr auto enum_names(TableOperation) {
   using enum TableOperation;
@@ -61,7 +64,10 @@ constexpr auto enum_names(TableOperation) {
                     std::pair{"mla_prefill", mla_prefill},
                     std::pair{"mla_decode", mla_decode},
                     std::pair{"all_reduce", all_reduce},
-                    std::pair{"quantize", quantize}};
+                    std::pair{"quantize", quantize},
+                    std::pair{"state_prefill", state_prefill},
+                    std::pair{"state_decode", state_decode},
+                    std::pair{"convolution", convolution}};
 }
 
 /// The columns of one operation in a table. Several rules may read the same row.
@@ -72,6 +78,8 @@ struct ColumnRule {
   std::string time;
   /// Unit of the time: "s", "ms" or "us".
   std::string unit = "s";
+  /// Subtracted from each time, in the same unit: launches that a CUDA graph hides.
+  double less = 0;
   /// Column names; empty: 0 past tokens, a batch of 1, one GPU.
   std::string new_tokens;
   std::string past_tokens;
@@ -98,6 +106,8 @@ void describe(V& v, ColumnRule& c) {
   v.field("op_column", c.op_column, "Column that names the operation.");
   v.field("time", c.time, "Column of the time.", required());
   v.field("unit", c.unit, "Unit of the time: s, ms or us.");
+  v.field("less", c.less, "Subtracted from each time: launches that a CUDA graph hides.",
+          non_negative());
   v.field("new_tokens", c.new_tokens, "Column of the new tokens of one request, or of the batch.");
   v.field("past_tokens", c.past_tokens, "Column of the past tokens.");
   v.field("batch", c.batch, "Column of the number of requests.");

@@ -460,8 +460,12 @@ struct HardwareConfig {
   EfficiencyConfig efficiency;
   /// Measured times; unset: the analytic model gives all times.
   std::optional<ProfileChoice> profile;
+  /// By engine (/system/engine/kernels): the profile whose tables replace those of `profile`.
+  std::map<std::string, std::string> engine_profiles;
   /// Set if the profile is of a related GPU: a factor on its scaled times.
   std::optional<double> sibling;
+  /// Speed of a host core, relative to that of the boxes that engines' times are from.
+  double host_speed = 1;
   Unmeasured unmeasured = Unmeasured::refuse;
   /// Figure to its source. The program does not use it.
   std::map<std::string, std::string> sources;
@@ -489,12 +493,15 @@ void describe(V& v, HardwareConfig& c) {
   v.field("efficiency", c.efficiency, "Attained shares of the peaks, and fixed times.", required());
   v.field("profile", c.profile,
           "Measured times in place of the analytic ones: a profile's name or path.");
-  v.rare(
-      "sibling", c.sibling, std::optional<double>(),
-      "For a profile of a related GPU: each of its times is multiplied by the ratio of the "
-      "roofline's times of the described GPU and of the profile's, and by this number. 1: kernels "
-      "attain the same shares on both.",
-      or_word("none", between(0.1, 10)));
+  v.rare("engine_profiles", c.engine_profiles, {},
+         "Engine (/system/engine/kernels) to the profile whose tables replace those of `profile`.");
+  v.rare("sibling", c.sibling, std::optional<double>(),
+         "The profile is of a related GPU. Its times are scaled by rooflines, and by this factor.",
+         or_word("none", between(0.1, 10)));
+  v.rare("host_speed", c.host_speed, 1.0,
+         "Speed of a host core: /system/engine's host times are divided by it. 1: the Xeon of an "
+         "H100 box.",
+         between(0.05, 20));
   v.field("unmeasured", c.unmeasured,
           "Matrices and attention that the profile lacks: an error, or the analytic time.");
   v.field("sources", c.sources, "Where each figure comes from.");

@@ -25,6 +25,8 @@ std::vector<ProfileOperation> make_operations() {
   const std::vector<std::string> heads{"heads", "head_dim", "element_bytes"};
   const std::vector<std::string> rows{"width", "element_bytes"};
   const std::vector<std::string> block{"block_bytes", "queue_depth"};
+  const std::vector<std::string> latent{"kernel", "module", "sparse_module", "sparse_module_glm"};
+  const std::vector<std::string> state{"key_heads", "value_heads", "key_dim", "value_dim"};
   return {
       {gemm,
        {"tokens"},
@@ -55,7 +57,7 @@ std::vector<ProfileOperation> make_operations() {
       {elementwise,
        {"tokens"},
        rows,
-       {"norm", "activation", "residual", "embedding", "sampling", "kv_write"},
+       {"norm", "activation", "residual", "embedding", "sampling", "kv_write", "convolution"},
        true,
        "work on each element of rows of a given width: one call"},
       {rotation,
@@ -172,10 +174,10 @@ std::vector<ProfileOperation> make_operations() {
       {all_reduce,
        {"gpus", "bytes"},
        {},
-       {"graph", "eager", "nccl"},
+       {"fused", "graph", "eager", "nccl"},
        false,
-       "sum of bytes over so many GPUs: by the engine in a CUDA graph or outside of one, or by "
-       "NCCL"},
+       "sum of bytes over so many GPUs: by the engine in a kernel that also adds the residual and "
+       "norms, in a CUDA graph or outside of one, or by NCCL"},
       {moe,
        {"tokens"},
        {"hidden_size", "intermediate_size", "experts", "top_k", "expert_gpus"},
@@ -186,13 +188,15 @@ std::vector<ProfileOperation> make_operations() {
       {mla_prefill,
        {"new_tokens", "past_tokens"},
        {"attention_heads"},
-       {"kernel", "module"},
+       latent,
        true,
-       "latent attention of one prefill, one layer: the kernel alone, or with its projections"},
+       "latent attention of one prefill, one layer: the kernel alone, or with its projections "
+       "(module: DeepSeek-V3; sparse, with "
+       "an indexer: DeepSeek-V3.2, and GLM-5)"},
       {mla_decode,
        {"batch", "context"},
        {"attention_heads"},
-       {"kernel", "module"},
+       latent,
        true,
        "latent attention of one new token of each of batch requests, one layer; as mla_prefill"},
       {quantize,
@@ -208,6 +212,18 @@ std::vector<ProfileOperation> make_operations() {
        {},
        false,
        "a warm prefill of 8 tokens after so long without work"},
+      {state_prefill,
+       {"new_tokens"},
+       state,
+       {},
+       true,
+       "the gated delta rule of a state layer over one request's new tokens, without convolution"},
+      {state_decode,
+       {"batch"},
+       state,
+       {},
+       true,
+       "the same for one new token of each of batch requests"},
   };
 }
 
@@ -426,6 +442,7 @@ double bytes_of(DataType type) {
     case DataType::nvfp4:
       return 0.5 + 1.0 / 16;
     case DataType::mxfp4:
+    case DataType::mxfp4_mxfp8:
       return 0.5 + 1.0 / 32;
   }
   KVTIER_ASSERT(false, "every type has a size");
@@ -691,6 +708,32 @@ void write_profile(const std::filesystem::path& path, const Profile& profile) {
   AtomicFile file(path);
   file.write(profile_text(profile));
   file.commit();
+}
+
+Profile overlay(Profile own, const Profile& rest) {
+  const auto kind_of = [](const ProfileTable& table) {
+    using enum OperationId;
+    const OperationId operation = table.operation;
+    const bool is_attention = operation == prefill_attention || operation == decode_attention;
+    const bool has_variant =
+        operation == all_reduce || operation == mla_prefill || operation == mla_decode;
+    std::map<std::string, std::int64_t> shape = table.shape;
+    if (is_attention) {
+      std::erase_if(shape, [](const auto& size) {
+        return size.first != "head_dim" && size.first != "window";
+      });
+    } else if (has_variant) {
+      shape.clear();
+    }
+    return std::tuple(operation, has_variant ? table.variant : "", table.dtype, std::move(shape));
+  };
+  std::set<decltype(kind_of(own.tables.front()))> kinds;
+  for (const ProfileTable& table : own.tables) {
+    kinds.insert(kind_of(table));
+  }
+  std::ranges::copy_if(rest.tables, std::back_inserter(own.tables),
+                       [&](const ProfileTable& table) { return !kinds.contains(kind_of(table)); });
+  return own;
 }
 
 std::vector<const ProfileTable*> find_tables(const Profile& profile, OperationId operation,

@@ -49,7 +49,9 @@ enum class OperationId {
   mla_prefill,
   mla_decode,
   quantize,
-  idle_pass
+  idle_pass,
+  state_prefill,
+  state_decode
 };
 constexpr auto enum_names(OperationId) {
   using enum OperationId;
@@ -80,7 +82,9 @@ constexpr auto enum_names(OperationId) {
                     std::pair{"mla_prefill", mla_prefill},
                     std::pair{"mla_decode", mla_decode},
                     std::pair{"quantize", quantize},
-                    std::pair{"idle_pass", idle_pass}};
+                    std::pair{"idle_pass", idle_pass},
+                    std::pair{"state_prefill", state_prefill},
+                    std::pair{"state_decode", state_decode}};
 }
 [[nodiscard]] const char* to_string(OperationId operation);
 
@@ -95,13 +99,15 @@ constexpr auto enum_names(CacheState) {
 }
 
 /// The format of a table's numbers: of the weights of a matrix, of the KV of attention.
-enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4 };
+/// mxfp4_mxfp8: weights in mxfp4, activations in mxfp8.
+enum class DataType { fp32, fp16, bf16, fp8, fp8_block, int8, int4, nvfp4, mxfp4, mxfp4_mxfp8 };
 constexpr auto enum_names(DataType) {
   using enum DataType;
-  return std::array{
-      std::pair{"fp32", fp32}, std::pair{"fp16", fp16},           std::pair{"bf16", bf16},
-      std::pair{"fp8", fp8},   std::pair{"fp8_block", fp8_block}, std::pair{"int8", int8},
-      std::pair{"int4", int4}, std::pair{"nvfp4", nvfp4},         std::pair{"mxfp4", mxfp4}};
+  return std::array{std::pair{"fp32", fp32},           std::pair{"fp16", fp16},
+                    std::pair{"bf16", bf16},           std::pair{"fp8", fp8},
+                    std::pair{"fp8_block", fp8_block}, std::pair{"int8", int8},
+                    std::pair{"int4", int4},           std::pair{"nvfp4", nvfp4},
+                    std::pair{"mxfp4", mxfp4},         std::pair{"mxfp4_mxfp8", mxfp4_mxfp8}};
 }
 [[nodiscard]] const char* to_string(DataType type);
 /// Bytes of one element with its share of the scales: nvfp4 has one byte for 16 elements, mxfp4 one
@@ -387,6 +393,11 @@ enum class CellLayout { lines, grids };
 [[nodiscard]] std::vector<ProfileCell> cells_of(const CellGrid& grid);
 /// Appears under its name only when complete. Throws DeviceError.
 void write_profile(const std::filesystem::path& path, const Profile& profile);
+
+/// `own`, and the tables of `rest` whose kind `own` lacks. A kind is an operation with its dtype;
+/// of all-reduces also the variant, of experts the shape, of latent attention the variant, of
+/// attention the width of heads and the window.
+[[nodiscard]] Profile overlay(Profile own, const Profile& rest);
 
 /// The tables of one operation, in any variant or in one.
 [[nodiscard]] std::vector<const ProfileTable*> find_tables(

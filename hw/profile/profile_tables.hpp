@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -31,8 +32,10 @@ using Shape = std::map<std::string, std::int64_t>;
 /// stored.
 inline constexpr const char* kRotatedVariant = "rotated";
 
-/// The variant of latent attention with its projections.
+/// The variant of latent attention with its projections, at DeepSeek-V3's widths.
 inline constexpr const char* kModuleVariant = "module";
+/// The variant of tables with the model's widths; null if none was published.
+[[nodiscard]] const char* latent_variant(const ModelConfig& model);
 
 /// The measured table of a matrix, or of attention with keys stored as `positions` says. If several
 /// match, the first one measured with cold caches is taken.
@@ -54,6 +57,11 @@ inline constexpr const char* kModuleVariant = "module";
                                                            std::string_view matrix);
 [[nodiscard]] bool is_matrix_of_attention(std::string_view matrix);
 [[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
+/// The table of a model's matrix. Weights in fp8 of models with experts have block scales: they take
+/// a table of fp8_block, otherwise of fp8.
+[[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
+                                                         const ModelConfig& model,
+                                                         const MatrixShape& matrix);
 /// The sizes of attention on one of `gpus` GPUs, with the KV's format.
 [[nodiscard]] AttentionShape measured_attention(const ModelConfig& model, std::int64_t gpus);
 /// Attention that sees `window` tokens; 0: all. A prefill's table without past tokens has them by
@@ -75,6 +83,12 @@ inline constexpr const char* kModuleVariant = "module";
                                                           const ModelConfig& model,
                                                           std::int64_t gpus, std::int64_t groups);
 
+/// The gated delta rule of a state layer (state_prefill, state_decode) on one of `gpus` GPUs.
+[[nodiscard]] std::optional<ShapedTable> table_of_state(const Profile& profile,
+                                                        OperationId operation,
+                                                        const ModelConfig& model,
+                                                        std::int64_t gpus);
+
 /// The shape of the table of whole steps (model_step) of a model, and the model of such a shape.
 [[nodiscard]] Shape step_shape(const ModelConfig& model, std::int64_t element_bytes);
 [[nodiscard]] ModelConfig model_of_steps(const ProfileTable& table);
@@ -82,9 +96,15 @@ inline constexpr const char* kModuleVariant = "module";
 /// of each request.
 [[nodiscard]] Tokens decode_context(const ProfileCell& cell);
 
+/// The work of a call of a table's operation, by its sizes along the table's axes. For gemm_grid:
+/// that of gemm at one n and k.
+using WorkOf = std::function<Work(double, double)>;
+[[nodiscard]] WorkOf work_of(const ProfileTable& table);
+
 /// The time of a table's operation at any size; the limit is that of the profile's device. For
 /// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,
-/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode and quantize.
+/// copy_duplex, and, without a limit of the device, moe, mla_prefill, mla_decode, quantize,
+/// state_prefill and state_decode.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table);
 /// The same from some of the table's cells.
 [[nodiscard]] ProfileGrid make_grid(const Profile& profile, const ProfileTable& table,

@@ -24,6 +24,9 @@ constexpr double kShortestAttention = 10e-6;
 constexpr double kShortestSparseAttention = 25e-6;
 constexpr double kShortestStateLayer = 25e-6;
 
+/// One before attention, one before the MLP.
+constexpr double kNormsPerLayer = 2;
+
 /// Prompt tokens of an iteration from which an engine's prompt_factor applies in full.
 constexpr double kLongPrompts = 512;
 
@@ -96,12 +99,20 @@ bool has_plain_attention(const ModelConfig& model, const LayerGroup& group) {
 
 /// Whether one table may have the attention of a kind of layer with its projections.
 bool has_latent_attention(const ModelConfig& model, const LayerGroup& group) {
-  return !model.sparse && group.attention == AttentionKind::latent;
+  return group.attention == AttentionKind::latent && (!model.sparse || latent_variant(model));
+}
+
+bool has_all_reduce(const Profile& profile, std::int64_t gpus, const char* variant) {
+  return std::ranges::any_of(
+      find_tables(profile, OperationId::all_reduce, variant), [&](const ProfileTable* table) {
+        return std::ranges::any_of(table->cells,
+                                   [&](const ProfileCell& cell) { return cell.at[0] == gpus; });
+      });
 }
 
 /// The first variant that the profile has.
 std::optional<ProfileGrid> all_reduce_grid(const Profile& profile, std::int64_t gpus,
-                                           const std::array<const char*, 3>& variants) {
+                                           const std::array<const char*, 4>& variants) {
   if (gpus == 1) {
     return std::nullopt;
   }
@@ -148,18 +159,27 @@ std::optional<SimDuration> idle_gap_of(const ProfileTable& passes) {
 class ProfileTiming::Builder {
  public:
   Builder(const ModelConfig& model, const HardwareConfig& hardware, const Profile& profile,
-          ProfileTiming& timing)
+          const std::optional<EngineConfig>& engine, ProfileTiming& timing)
       : model_(&model),
         hardware_(&hardware),
         profile_(&profile),
         timing_(&timing),
         rank_gpus_(gpus_of_rank(hardware)),
-        stage_gpus_(gpus_of_stage(hardware)) {}
+        stage_gpus_(gpus_of_stage(hardware)),
+        expert_factor_(engine ? engine->expert_factor : 1) {
+    if (engine) {
+      fused_ = engine->fused;
+      if (engine->all_reduce == AllReduceLaunch::fused &&
+          has_all_reduce(profile, rank_gpus_, "fused")) {
+        fused_norms_ = timing.ranks_ == 1 ? kAllReducesPerLayer : 1;
+      }
+    }
+  }
 
   [[nodiscard]] TokenWork matrix(const MatrixShape& matrix) {
     TokenWork work{.count = 1, .roofline = {}, .grid = {}};
     const DataType type = type_of_matrix(*model_, matrix.name);
-    if (const auto shaped = table_of_matrix(*profile_, matrix, type)) {
+    if (const auto shaped = table_of_matrix(*profile_, *model_, matrix)) {
       work.grid.emplace(make_grid(*profile_, shaped->table));
       work.extrapolated = shaped->extrapolated;
       return work;
@@ -200,7 +220,7 @@ class ProfileTiming::Builder {
 
   /// The next of the timing model's kinds of layers. `keys`: the positions of keys as attention
   /// reads them.
-  [[nodiscard]] LayerKind kind(const LayerGroup& group, KeyPositions keys, double expert_factor) {
+  [[nodiscard]] LayerKind kind(const LayerGroup& group, KeyPositions keys) {
     LayerKind kind{.count = static_cast<double>(group.count), .work = {}, .attention = {}};
     const bool has_module = add_attention(kind.attention, group, keys);
     std::int64_t mlp_width = 0;
@@ -214,7 +234,7 @@ class ProfileTiming::Builder {
     }
     add_elements_of_layer(kind, group, keys, mlp_width);
     if (group.has_experts) {
-      add_experts(kind, expert_factor);
+      add_experts(kind);
     }
     return kind;
   }
@@ -225,14 +245,27 @@ class ProfileTiming::Builder {
     attention.shape = measured_attention(*model_, rank_gpus_);
     attention.window = window_of(*model_, group);
     attention.of_rank = !has_plain_attention(*model_, group);
+    attention.is_state = group.attention == AttentionKind::state;
     const bool is_latent = has_latent_attention(*model_, group);
     // Dense models have no floor, so that their roofline stays one line.
     attention.shortest = group.attention == AttentionKind::state ? kShortestStateLayer
                          : model_->sparse                        ? kShortestSparseAttention
                          : timing_->roofline_                    ? kShortestAttention
                                                                  : 0;
+    if (attention.is_state) {
+      const auto prefill =
+          table_of_state(*profile_, OperationId::state_prefill, *model_, rank_gpus_);
+      const auto decode = table_of_state(*profile_, OperationId::state_decode, *model_, rank_gpus_);
+      if (prefill && decode) {
+        attention.extend = make_grid(*profile_, prefill->table);
+        attention.decode = make_grid(*profile_, decode->table);
+      } else {
+        lacks("state layers");
+      }
+      return false;
+    }
     if (attention.of_rank && !is_latent) {
-      lacks(group.attention == AttentionKind::state ? "state layers" : "sparse attention");
+      lacks("sparse attention");
       return false;
     }
     const auto grid = [&](OperationId operation) -> std::optional<ProfileGrid> {
@@ -262,7 +295,9 @@ class ProfileTiming::Builder {
     using enum OperationId;
     const AttentionShape& shape = kind.attention.shape;
     const std::int64_t hidden = model_->hidden_size;
-    add_elements(kind.work, 2, elementwise, "norm", rows(hidden));
+    if (const double norms = kNormsPerLayer - fused_norms_; norms > 0) {
+      add_elements(kind.work, norms, elementwise, "norm", rows(hidden));
+    }
     add_elements(kind.work, 2, elementwise, "residual", rows(hidden));
     if (!group.has_experts || model_->experts->shared > 0) {
       add_elements(kind.work, 1, elementwise, "activation", rows(mlp_width), true);
@@ -270,17 +305,29 @@ class ProfileTiming::Builder {
     const bool has_heads =
         group.attention == AttentionKind::full || group.attention == AttentionKind::window;
     if (has_heads) {
-      add_elements(kind.work, 1, elementwise, "kv_write",
-                   rows(2 * shape.kv_heads * shape.head_dim));
+      if (!is_fused(FusedWork::kv_write)) {
+        add_elements(kind.work, 1, elementwise, "kv_write",
+                     rows(2 * shape.kv_heads * shape.head_dim));
+      }
       if (model_->norm_over_heads) {
         add_norm_over_heads(kind.work, shape);
       }
-      if (keys == KeyPositions::embedded) {
+      if (keys == KeyPositions::embedded && !is_fused(FusedWork::rope)) {
         add_elements(kind.work, 1, rotation, "rope",
                      {{"heads", shape.attention_heads + shape.kv_heads},
                       {"head_dim", shape.head_dim},
                       {"element_bytes", model_->bytes_per_element}});
       }
+    }
+    if (kind.attention.is_state && kind.attention.extend) {
+      const StateConfig& state = *model_->state;
+      const std::int64_t keys_width = state.key_heads * state.key_dim / rank_gpus_;
+      const std::int64_t values_width = state.value_heads * state.value_dim / rank_gpus_;
+      add_elements(kind.work, 1, elementwise, "convolution", rows(2 * keys_width + values_width));
+      add_elements(kind.work, 1, elementwise, "norm", rows(values_width));  // gated
+    }
+    if (is_fused(FusedWork::quantize)) {
+      return;
     }
     // Activations of attention and of the MLP are quantized where norms write them.
     if (computes_in_few_bits(model_->precision.attention)) {
@@ -310,6 +357,11 @@ class ProfileTiming::Builder {
     to.push_back(std::move(exchange));
   }
 
+  [[nodiscard]] bool is_fused(FusedWork work) const {
+    return (work == FusedWork::quantize && fused_norms_ > 0) ||
+           std::ranges::find(fused_, work) != fused_.end();
+  }
+
   [[nodiscard]] bool computes_in_few_bits(const std::optional<NumberFormat>& format) const {
     if (!format) {
       return false;
@@ -319,13 +371,13 @@ class ProfileTiming::Builder {
            compute == NumberFormat::nvfp4;
   }
 
-  void add_experts(LayerKind& kind, double factor) {
+  void add_experts(LayerKind& kind) {
     const std::int64_t hidden = model_->hidden_size;
     // Choosing experts, and the weighted sum of what they return.
     add_elements(kind.work, 1, OperationId::elementwise, "choose_experts",
                  rows(model_->experts->routed), true);
     add_elements(kind.work, 1, OperationId::elementwise, "sum_experts", rows(hidden), true);
-    TokenWork work{.count = factor, .roofline = {}, .grid = {}, .of_stage = true};
+    TokenWork work{.count = expert_factor_, .roofline = {}, .grid = {}, .of_stage = true};
     if (const auto shaped =
             table_of_experts(*profile_, *model_, stage_gpus_, hardware_->parallel.expert)) {
       work.grid.emplace(make_grid(*profile_, shaped->table));
@@ -352,6 +404,10 @@ class ProfileTiming::Builder {
   ProfileTiming* timing_;
   std::int64_t rank_gpus_;
   std::int64_t stage_gpus_;
+  double expert_factor_;
+  std::vector<FusedWork> fused_;
+  /// Norms of a layer that are in the kernels of all-reduces.
+  double fused_norms_ = 0;
 };
 
 ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& hardware,
@@ -359,8 +415,8 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
                              const std::optional<EngineConfig>& engine)
     : layers_(model.layers),
       ranks_(hardware.parallel.attention_dp),
-      iteration_overhead_(engine ? engine->step_time : hardware.efficiency.iteration_overhead),
-      request_seconds_(engine ? engine->request_time.seconds() : 0),
+      iteration_overhead_(engine_step_time(engine, hardware)),
+      request_seconds_(engine ? engine->request_time.seconds() / hardware.host_speed : 0),
       prompt_factor_(engine ? engine->prompt_factor : 1),
       attained_(attained_rates(hardware)),
       context_window_(static_cast<double>(model.context_window.value)),
@@ -375,14 +431,16 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
       window_of(model, groups.front()) > 0) {
     roofline_ = std::make_unique<RooflineTiming>(model, hardware, 1);
   }
-  const bool is_eager = engine && engine->all_reduce == AllReduceLaunch::eager;
+  const auto launch = engine ? engine->all_reduce : AllReduceLaunch::graph;
   rank_all_reduce_grid_ = all_reduce_grid(
       profile, gpus_of_rank(hardware),
-      is_eager ? std::array{"eager", "graph", "nccl"} : std::array{"graph", "eager", "nccl"});
+      launch == AllReduceLaunch::eager   ? std::array{"eager", "graph", "nccl", "fused"}
+      : launch == AllReduceLaunch::fused ? std::array{"fused", "graph", "eager", "nccl"}
+                                         : std::array{"graph", "eager", "nccl", "fused"});
   // Between ranks engines gather and scatter with NCCL.
   stage_all_reduce_grid_ =
-      all_reduce_grid(profile, gpus_of_stage(hardware), {"nccl", "graph", "eager"});
-  Builder builder(model, hardware, profile, *this);
+      all_reduce_grid(profile, gpus_of_stage(hardware), {"nccl", "graph", "eager", "fused"});
+  Builder builder(model, hardware, profile, engine, *this);
 
   const AttentionShape shape = measured_attention(model, gpus_of_rank(hardware));
   const auto rotates = [&](OperationId operation) {
@@ -394,7 +452,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
                                 ? KeyPositions::decoupled
                                 : KeyPositions::embedded;
   for (const LayerGroup& group : groups) {
-    kinds_.push_back(builder.kind(group, keys, engine ? engine->expert_factor : 1));
+    kinds_.push_back(builder.kind(group, keys));
   }
   const MatrixShape head = head_matrix(model, gpus_of_rank(hardware));
   row_work_.push_back(builder.matrix(head));
@@ -577,6 +635,9 @@ ProfileTiming::WorkTime ProfileTiming::extend_attention(const LayerKind& kind, d
     return WorkTime(std::max(attention.shortest,
                              extend_attention_seconds(attention.shape, added, past, attained_)));
   }
+  if (attention.is_state) {
+    return {attention.extend->at(added), attention.extrapolated};
+  }
   if (attention.of_rank) {
     // Beyond the grid, `at` is proportional to the tokens: as many prompts as the longest measured
     // one. The roofline adds the pairs of tokens of different prompts, and those with past tokens.
@@ -603,7 +664,7 @@ ProfileTiming::WorkTime ProfileTiming::decode_attention(const LayerKind& kind, d
     return WorkTime(std::max(
         attention.shortest, decode_attention_seconds(attention.shape, batch * context, attained_)));
   }
-  return {attention.decode->at(batch, context), attention.extrapolated};
+  return {attention.decode->at(batch, attention.is_state ? 0 : context), attention.extrapolated};
 }
 
 template <class TimeOf>
@@ -849,7 +910,7 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
   std::vector<std::string_view> reported;
   const auto check_matrix = [&](const MatrixShape& matrix) {
     const DataType type = type_of_matrix(model, matrix.name);
-    if (table_of_matrix(profile, matrix, type) ||
+    if (table_of_matrix(profile, model, matrix) ||
         std::ranges::find(reported, matrix.name) != reported.end()) {
       return;
     }
@@ -883,7 +944,10 @@ void check_profile_timing(const ModelConfig& model, const HardwareConfig& hardwa
                                 (window > 0 ? fmt::format(", a window of {}", window) : ""));
         }
       }
-    } else if (!has_module) {
+    } else if (group.attention == AttentionKind::state
+                   ? !table_of_state(profile, OperationId::state_prefill, model, rank) ||
+                         !table_of_state(profile, OperationId::state_decode, model, rank)
+                   : !has_module) {
       const char* what = is_latent                                 ? "mla_prefill and mla_decode"
                          : group.attention == AttentionKind::state ? "attention of state layers"
                                                                    : "sparse attention";

@@ -136,6 +136,7 @@ class ProfileTiming final : public TimingModel {
     std::int64_t window = 0;
     /// Times come from roofline_, because `shape` does not describe this attention.
     bool of_rank = false;
+    bool is_state = false;
     /// The least time of the roofline.
     double shortest = 0;
     std::optional<ProfileGrid> extend;

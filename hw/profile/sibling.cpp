@@ -1,7 +1,7 @@
 #include "hw/profile/sibling.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -9,110 +9,39 @@
 
 #include "hw/profile/described_gpu.hpp"
 #include "hw/profile/profile_shapes.hpp"
+#include "hw/profile/profile_tables.hpp"
 
 namespace kvtier {
 namespace {
 
-// The attained shares of the hardware presets.
-constexpr double kComputeShare = 0.68;
-constexpr double kMemoryShare = 0.85;
-
-/// The work of a call on one GPU, and the part of its time that does not follow from that:
-/// launches, and low occupancy of few blocks. Fitted to the tables of the H100 and the H200.
-struct Work {
-  double operations = 0;
-  double bytes = 0;
-  double fixed_seconds = 0;
-};
-
-Work of_matrix(const ProfileTable& table, double tokens, double n, double k) {
-  const double element =
-      table.dtype ? bytes_of(*table.dtype) : static_cast<double>(table.shape.at("element_bytes"));
-  return {2 * tokens * n * k, element * k * (n + tokens) + kActivationBytes * tokens * n, 3e-6};
-}
-
-Work of_prefill_attention(const ProfileTable& table, double added, double past) {
-  const AttentionShape at = attention_of(table);
-  const auto width = static_cast<double>(at.head_dim);
-  const auto heads = static_cast<double>(at.attention_heads);
-  const auto kv_width = static_cast<double>(2 * at.kv_heads * at.element_bytes) * width;
-  return {4 * attention_pairs(added, past, window_of(table)) * heads * width,
-          2 * kActivationBytes * added * heads * width + (added + past) * kv_width, 10e-6};
-}
-
-Work of_decode_attention(const ProfileTable& table, double batch, double context) {
-  const AttentionShape at = attention_of(table);
-  const auto window = static_cast<double>(window_of(table));
-  const double seen = batch * (window > 0 ? std::min(context, window) : context);
-  const auto width = static_cast<double>(at.head_dim);
-  const double element =
-      table.dtype ? bytes_of(*table.dtype) : static_cast<double>(at.element_bytes);
-  return {4 * seen * static_cast<double>(at.attention_heads) * width,
-          2 * seen * static_cast<double>(at.kv_heads) * width * element, 16e-6};
-}
-
-/// Each expert that a token chooses is read once.
-Work of_experts(const ProfileTable& table, double tokens) {
-  const auto size = [&](const char* key) { return static_cast<double>(table.shape.at(key)); };
-  const double groups = size("expert_gpus");
-  const double expert = 3 * size("hidden_size") * size("intermediate_size");
-  const double chosen = tokens * size("top_k") / groups;
-  const double touched =
-      size("experts") / groups * (1 - std::pow(1 - size("top_k") / size("experts"), tokens));
-  return {2 * chosen * expert,
-          touched * expert * bytes_of(table.dtype.value_or(DataType::bf16)) +
-              kActivationBytes * chosen * 2 * (size("hidden_size") + 3 * size("intermediate_size")),
-          60e-6};
-}
-
-/// Latent attention with its projections: the tables have DeepSeek-V3's widths.
-Work of_latent_attention(const ProfileTable& table, double rows, double pairs, double kv_bytes) {
-  constexpr double kHidden = 7168;
-  constexpr double kRank = 512;
-  constexpr double kRope = 64;
-  constexpr double kQueryRank = 1536;
-  constexpr double kHead = 128;
-  const auto heads = static_cast<double>(table.shape.at("attention_heads"));
-  const double weights =
-      kHidden * (kQueryRank + kRank + kRope) +
-      heads * (kQueryRank * (kHead + kRope) + 2 * kRank * kHead + kHead * kHidden);
-  return {2 * rows * weights + pairs * heads,
-          weights * bytes_of(table.dtype.value_or(DataType::bf16)) + kv_bytes, 30e-6};
-}
-
-std::optional<Work> work_of(const ProfileTable& table, const ProfileCell& cell) {
-  const auto at = [&](std::size_t axis) { return static_cast<double>(cell.at[axis]); };
-  switch (table.operation) {
+/// The part of a call's time that does not follow from its work: launches, and low occupancy of few
+/// blocks. Fitted to the tables of the H100 and the H200.
+double fixed_seconds(OperationId operation) {
+  switch (operation) {
     case OperationId::gemm:
-      return of_matrix(table, at(0), static_cast<double>(table.shape.at("n")),
-                       static_cast<double>(table.shape.at("k")));
-    case OperationId::gemm_grid:
-      return of_matrix(table, at(0), at(1), at(2));
+      return 3e-6;
     case OperationId::prefill_attention:
-      return of_prefill_attention(table, at(0), at(1));
+      return 10e-6;
     case OperationId::decode_attention:
-      return of_decode_attention(table, at(0), at(1));
+      return 16e-6;
     case OperationId::moe:
-      return of_experts(table, at(0));
-    case OperationId::mla_prefill: {
-      constexpr double kOperationsOfPair = 2 * (192 + 128);
-      return of_latent_attention(table, at(0), kOperationsOfPair * attention_pairs(at(0), at(1), 0),
-                                 0);
-    }
-    case OperationId::mla_decode: {
-      constexpr double kOperationsOfPair = 2 * (576 + 512);
-      constexpr double kRow = 576;
-      const double element = table.dtype == DataType::bf16 ? 2 : 1;
-      return of_latent_attention(table, at(0), kOperationsOfPair * at(0) * at(1),
-                                 element * kRow * at(0) * at(1));
-    }
-    case OperationId::elementwise:
-    case OperationId::rotation:
-    case OperationId::quantize:
-      return Work{.bytes = 1};  // as long as memory takes
+      return 60e-6;
+    case OperationId::mla_prefill:
+    case OperationId::mla_decode:
+      return 30e-6;
     default:
-      return std::nullopt;
+      return 0;
   }
+}
+
+/// All-reduces follow links. State layers and their convolution work token by token: they take the
+/// same time on H100 and H200.
+bool is_scaled_by_work(const ProfileTable& table) {
+  using enum OperationId;
+  constexpr std::array kOnDevice{gemm, prefill_attention, decode_attention, elementwise, rotation,
+                                 moe,  mla_prefill,       mla_decode,       quantize};
+  return std::ranges::find(kOnDevice, table.operation) != kOnDevice.end() &&
+         table.variant != "convolution";
 }
 
 /// Whole passes, and cells of several requests: their work is not that of one operation.
@@ -122,9 +51,27 @@ bool is_of_many(const ProfileTable& table) {
          table.operation == idle_pass;
 }
 
-double roofline_seconds(const Work& work, const Rates& peaks) {
-  return work.fixed_seconds + std::max(work.operations / (kComputeShare * peaks.flops_per_second),
-                                       work.bytes / (kMemoryShare * peaks.bytes_per_second));
+/// The ratio of the roofline's times of a cell on two devices.
+class Ratio {
+ public:
+  Ratio(const Rates& ours, const Rates& theirs)
+      : ours_(usual_rates(ours)), theirs_(usual_rates(theirs)) {}
+
+  [[nodiscard]] double of(const Work& work, OperationId operation) const {
+    const double fixed = fixed_seconds(operation);
+    return (fixed + seconds_of(work, ours_)) / (fixed + seconds_of(work, theirs_));
+  }
+
+ private:
+  Rates ours_;
+  Rates theirs_;
+};
+
+/// The table of one matrix of a grid.
+ProfileTable matrix_of(const ProfileTable& grid, const ProfileCell& cell) {
+  return {.operation = OperationId::gemm,
+          .dtype = grid.dtype,
+          .shape = {{"n", cell.at[1]}, {"k", cell.at[2]}}};
 }
 
 void scale(ProfileCell& cell, double ratio) {
@@ -145,13 +92,24 @@ std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Pr
     // Weights of 4 bits alone are multiplied in 16.
     const bool is_weight_only = table.dtype == DataType::mxfp4 || table.dtype == DataType::int4;
     const std::optional<DataType> computed = is_weight_only ? std::nullopt : table.dtype;
-    const Rates theirs = device_rates(relative, computed, table.cache);
-    const Rates ours = device_rates(scaled, computed, table.cache);
-    for (ProfileCell& cell : table.cells) {
-      if (table.operation == OperationId::all_reduce) {
-        scale(cell, factor);
-      } else if (const std::optional<Work> work = work_of(table, cell)) {
-        scale(cell, factor * roofline_seconds(*work, ours) / roofline_seconds(*work, theirs));
+    const Ratio ratio(device_rates(scaled, computed, table.cache),
+                      device_rates(relative, computed, table.cache));
+    const auto by_work = [&](const WorkOf& work, const ProfileCell& cell, OperationId operation) {
+      const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
+      return factor * ratio.of(work(static_cast<double>(cell.at[0]), second), operation);
+    };
+    using enum OperationId;
+    if (table.operation == all_reduce || table.operation == state_prefill ||
+        table.operation == state_decode || table.variant == "convolution") {
+      std::ranges::for_each(table.cells, [&](ProfileCell& cell) { scale(cell, factor); });
+    } else if (table.operation == OperationId::gemm_grid) {
+      for (ProfileCell& cell : table.cells) {
+        scale(cell, by_work(work_of(matrix_of(table, cell)), cell, OperationId::gemm));
+      }
+    } else if (is_scaled_by_work(table)) {
+      const WorkOf work = work_of(table);
+      for (ProfileCell& cell : table.cells) {
+        scale(cell, by_work(work, cell, table.operation));
       }
     }
   }

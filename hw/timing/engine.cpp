@@ -52,6 +52,12 @@ std::int64_t widest(const ModelConfig& model, const HardwareConfig& hardware) {
 
 }  // namespace
 
+SimDuration engine_step_time(const std::optional<EngineConfig>& engine,
+                             const HardwareConfig& hardware) {
+  return engine ? duration_from_seconds(engine->step_time.seconds() / hardware.host_speed)
+                : hardware.efficiency.iteration_overhead;
+}
+
 Bytes engine_memory(const ModelConfig& model, const HardwareConfig& hardware,
                     std::optional<Tokens> token_budget) {
   const StartDefaults defaults = start_defaults(hardware);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hw/model/hardware.hpp"
 #include "sim/core/config.hpp"
@@ -14,12 +15,25 @@ namespace kvtier {
 
 /// How an engine starts the all-reduces of its layers.
 enum class AllReduceLaunch {
+  fused,  // in a CUDA graph, in one kernel with the norm that follows
   graph,  // captured in a CUDA graph
   eager,  // one by one, by the host
 };
 constexpr auto enum_names(AllReduceLaunch) {
-  return std::array{std::pair{"graph", AllReduceLaunch::graph},
+  return std::array{std::pair{"fused", AllReduceLaunch::fused},
+                    std::pair{"graph", AllReduceLaunch::graph},
                     std::pair{"eager", AllReduceLaunch::eager}};
+}
+
+/// Work on elements that an engine does in another kernel.
+enum class FusedWork {
+  quantize,  // in norms and activations
+  rope,      // in attention
+  kv_write,  // in attention
+};
+constexpr auto enum_names(FusedWork) {
+  return std::array{std::pair{"quantize", FusedWork::quantize}, std::pair{"rope", FusedWork::rope},
+                    std::pair{"kv_write", FusedWork::kv_write}};
 }
 
 /// The times that a serving engine adds to its kernels, and the memory that it leaves to KV. The
@@ -32,6 +46,8 @@ struct EngineConfig {
   double prompt_factor = 1;
   double expert_factor = 1;
   AllReduceLaunch all_reduce = AllReduceLaunch::graph;
+  std::string kernels;
+  std::vector<FusedWork> fused;
   double memory_share = 1;
   std::optional<Bytes> reserved_memory;
   double kv_share = 1;
@@ -45,10 +61,11 @@ void describe(V& v, EngineConfig& c) {
   v.field("date", c.date, "The year or the day of the runs that the figures are from.", required());
   v.field("step_time", c.step_time,
           "Host time of an iteration that the GPUs wait for: scheduling, launches, sampling. It "
-          "replaces /hardware/efficiency/iteration_overhead.",
+          "replaces /hardware/efficiency/iteration_overhead, and is divided by "
+          "/hardware/host_speed.",
           required(bounds::latency()));
   v.field("request_time", c.request_time,
-          "Host time for each request of an iteration, in addition to step_time.",
+          "Host time for each request of an iteration, in addition to step_time; divided alike.",
           bounds::latency());
   v.field("prompt_factor", c.prompt_factor,
           "Time of the profile's operations in an iteration of 512 prompt tokens or more, as a "
@@ -60,8 +77,14 @@ void describe(V& v, EngineConfig& c) {
           "kernels.",
           between(0.1, 10));
   v.field("all_reduce", c.all_reduce,
-          "How the engine launches all-reduces, which selects their times in a profile: in a CUDA "
-          "graph or eager.");
+          "How the engine launches all-reduces, which selects their times in a profile: fused with "
+          "the norm (where the profile has that), in a CUDA graph, or eager.");
+  v.field("kernels", c.kernels,
+          "The engine of /hardware/engine_profiles whose kernels run; empty: those of "
+          "/hardware/profile.");
+  v.field("fused", c.fused,
+          "Work on elements that takes no time of its own: norms and activations quantize; "
+          "attention rotates keys and writes KV.");
   v.field("memory_share", c.memory_share,
           "Share of HBM that weights, reserved_memory and KV take (vLLM: "
           "gpu_memory_utilization).",
@@ -76,6 +99,10 @@ void describe(V& v, EngineConfig& c) {
           "free_gpu_memory_fraction).",
           bounds::share());
 }
+
+/// Host time of an iteration on this hardware.
+[[nodiscard]] SimDuration engine_step_time(const std::optional<EngineConfig>& engine,
+                                           const HardwareConfig& hardware);
 
 /// HBM of each GPU beside weights and KV that an engine takes for an iteration of so many tokens of
 /// all ranks together: activations, logits, buffers of communication, graphs. nullopt: vLLM's

@@ -6,10 +6,6 @@
 namespace kvtier {
 namespace {
 
-double longer(double flops, double bytes, const Rates& rates) {
-  return std::max(flops / rates.flops_per_second, bytes / rates.bytes_per_second);
-}
-
 double flops_per_pair(const AttentionShape& shape) {
   return 4.0 * static_cast<double>(shape.attention_heads * shape.head_dim);
 }
@@ -19,6 +15,17 @@ double kv_bytes_per_token(const AttentionShape& shape) {
 }
 
 }  // namespace
+
+double seconds_of(const Work& work, const Rates& rates) {
+  return std::max(work.operations / rates.flops_per_second, work.bytes / rates.bytes_per_second);
+}
+
+Rates usual_rates(const Rates& peaks) {
+  constexpr double kComputeShare = 0.68;
+  constexpr double kMemoryShare = 0.85;
+  return {.flops_per_second = kComputeShare * peaks.flops_per_second,
+          .bytes_per_second = kMemoryShare * peaks.bytes_per_second};
+}
 
 Rates attained_rates(const HardwareConfig& hardware) {
   return {.flops_per_second = hardware.gpu.peak.value * hardware.efficiency.compute,
@@ -33,10 +40,14 @@ AttentionShape attention_shape(const ModelConfig& model, std::int64_t gpus) {
           .element_bytes = model.kv_bytes_per_element};
 }
 
+Work matrix_work(const MatrixShape& matrix, double element_bytes, double tokens) {
+  const double elements = static_cast<double>(matrix.n) * static_cast<double>(matrix.k);
+  return {2 * tokens * elements, elements * element_bytes};
+}
+
 double matrix_seconds(const MatrixShape& matrix, double element_bytes, double tokens,
                       const Rates& rates) {
-  const double elements = static_cast<double>(matrix.n) * static_cast<double>(matrix.k);
-  return longer(2 * tokens * elements, elements * element_bytes, rates);
+  return seconds_of(matrix_work(matrix, element_bytes, tokens), rates);
 }
 
 double attention_pairs(double added, double past, std::int64_t window) {
@@ -49,19 +60,33 @@ double attention_pairs(double added, double past, std::int64_t window) {
   return growing * past + growing * (growing + 1) / 2 + (added - growing) * most;
 }
 
+Work extend_attention_work(const AttentionShape& shape, double added, double past,
+                           std::int64_t window) {
+  const double seen = window == 0 ? past : std::min(past, static_cast<double>(window));
+  return {attention_pairs(added, past, window) * flops_per_pair(shape),
+          (seen + added) * kv_bytes_per_token(shape)};
+}
+
 double extend_attention_seconds(const AttentionShape& shape, double added, double past,
                                 const Rates& rates) {
-  const double pairs = attention_pairs(added, past, 0);
-  return longer(pairs * flops_per_pair(shape), (past + added) * kv_bytes_per_token(shape), rates);
+  return seconds_of(extend_attention_work(shape, added, past), rates);
+}
+
+Work decode_attention_work(const AttentionShape& shape, double context) {
+  return {context * flops_per_pair(shape), context * kv_bytes_per_token(shape)};
 }
 
 double decode_attention_seconds(const AttentionShape& shape, double context, const Rates& rates) {
-  return longer(context * flops_per_pair(shape), context * kv_bytes_per_token(shape), rates);
+  return seconds_of(decode_attention_work(shape, context), rates);
+}
+
+Work rows_work(std::int64_t width, std::int64_t element_bytes, double rows) {
+  return {0, rows * static_cast<double>(width * element_bytes)};
 }
 
 double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
                     const Rates& rates) {
-  return rows * static_cast<double>(width * element_bytes) / rates.bytes_per_second;
+  return seconds_of(rows_work(width, element_bytes, rows), rates);
 }
 
 double attained_flops(const ModelConfig& model, const HardwareConfig& hardware,

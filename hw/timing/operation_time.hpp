@@ -16,6 +16,16 @@ struct Rates {
   double bytes_per_second = 0;
 };
 
+/// The rates that kernels usually attain at such peaks: the shares of the hardware presets.
+[[nodiscard]] Rates usual_rates(const Rates& peaks);
+
+/// The operations of one call, and the bytes that it cannot avoid to move.
+struct Work {
+  double operations = 0;
+  double bytes = 0;
+};
+[[nodiscard]] double seconds_of(const Work& work, const Rates& rates);
+
 /// Peaks times efficiencies of one GPU.
 [[nodiscard]] Rates attained_rates(const HardwareConfig& hardware);
 
@@ -40,6 +50,7 @@ struct AttentionShape {
 
 /// One matrix times `tokens` rows. Its weights, `element_bytes` each, are read once; rows may be in
 /// a cache.
+[[nodiscard]] Work matrix_work(const MatrixShape& matrix, double element_bytes, double tokens);
 [[nodiscard]] double matrix_seconds(const MatrixShape& matrix, double element_bytes, double tokens,
                                     const Rates& rates);
 
@@ -47,16 +58,23 @@ struct AttentionShape {
 /// which sees at most the last `window` tokens, itself included; 0: all of them.
 [[nodiscard]] double attention_pairs(double added, double past, std::int64_t window);
 
-/// Causal attention of `added` tokens after `past`: added x past + added (added + 1) / 2 pairs of 4
-/// x heads x width operations, and the KV of past + added tokens.
+/// Causal attention of `added` tokens after `past`: attention_pairs of 4 x heads x width
+/// operations, and the KV that they see.
+[[nodiscard]] Work extend_attention_work(const AttentionShape& shape, double added, double past,
+                                         std::int64_t window = 0);
 [[nodiscard]] double extend_attention_seconds(const AttentionShape& shape, double added,
                                               double past, const Rates& rates);
 
 /// Attention of one token of each request to `context` tokens in total.
+[[nodiscard]] Work decode_attention_work(const AttentionShape& shape, double context);
 [[nodiscard]] double decode_attention_seconds(const AttentionShape& shape, double context,
                                               const Rates& rates);
 
+/// Operations on one element of a state for one token: decay, read, correct and write.
+inline constexpr double kStateOperations = 8;
+
 /// Reads rows of `width` elements once.
+[[nodiscard]] Work rows_work(std::int64_t width, std::int64_t element_bytes, double rows);
 [[nodiscard]] double rows_seconds(std::int64_t width, std::int64_t element_bytes, double rows,
                                   const Rates& rates);
 

@@ -13,9 +13,6 @@ namespace {
 double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
-/// Operations on one element of a state for one token: decay, read, correct and write.
-constexpr double kStateOperations = 8;
-
 /// Tokens that a layer of this kind reads; none: all.
 std::optional<Tokens> window_of(const ModelConfig& model, AttentionKind kind) {
   if (kind == AttentionKind::window) {
@@ -33,8 +30,8 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
       stages_(hardware.parallel.pipeline),
       ranks_(hardware.parallel.attention_dp),
       experts_(model.experts),
-      iteration_overhead_(engine ? engine->step_time : hardware.efficiency.iteration_overhead),
-      request_seconds_(engine ? engine->request_time.seconds() : 0) {
+      iteration_overhead_(engine_step_time(engine, hardware)),
+      request_seconds_(engine ? engine->request_time.seconds() / hardware.host_speed : 0) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
   const std::vector<LayerGroup> groups = layer_groups(model);
   for (const LayerGroup& group : groups) {

@@ -199,7 +199,7 @@ TEST_F(Tables, ReportEveryBadLine) {
       (Lines{"t.csv:2: /op: expected one of qkv, attention_output, mlp_up, mlp_down, lm_head, "
              "prefill_attention, decode_attention, norm, residual, activation, embedding, "
              "kv_write, rope, sampling, mixed_attention, gemm, moe, mla_prefill, mla_decode, "
-             "all_reduce, quantize, got \"qvk\"",
+             "all_reduce, quantize, state_prefill, state_decode, convolution, got \"qvk\"",
              "t.csv:3: new_tokens: expected a whole number, got \"4.5\"",
              "t.csv:5: expected 7 fields as in line 1, got 3",
              "t.csv:6: expected at least one GPU and one request"}));
@@ -249,6 +249,32 @@ TEST_F(Tables, AreJudgedOnTheHalfThatWasNotFitted) {
   EXPECT_NEAR(rows[0].held_out.p90, 0, 1e-9);
   EXPECT_EQ(rows[0].roofline.count, 13);
   EXPECT_NEAR(rows[0].roofline.p50, 0.5, 1e-9);
+}
+
+TEST_F(Tables, SubtractLaunchesAndHaveStateLayers) {
+  const std::map<std::string, std::string> sizes{
+      {"key_heads", "k"}, {"value_heads", "v"}, {"key_dim", "dk"}, {"value_dim", "dv"}};
+  ColumnMap columns;
+  for (const TableOperation operation :
+       {TableOperation::state_prefill, TableOperation::state_decode, TableOperation::convolution}) {
+    columns.rules.push_back({.op = operation,
+                             .time = "ms",
+                             .unit = "ms",
+                             .less = 0.5,
+                             .new_tokens = "n",
+                             .batch = "b",
+                             .sizes = sizes});
+  }
+  const Imported imported = import("n,b,k,v,dk,dv,ms\n64,1,2,4,8,16,20000.5\n", columns);
+  ASSERT_EQ(imported.profile.tables.size(), 3U);
+  const ProfileTable& prefill = imported.profile.tables[0];
+  EXPECT_EQ(prefill.operation, OperationId::state_prefill);
+  EXPECT_EQ(prefill.shape.at("value_heads"), 4);
+  EXPECT_EQ(prefill.cells[0].at, std::vector<std::int64_t>{64});
+  EXPECT_NEAR(prefill.cells[0].median_seconds, 20, 1e-9);
+  EXPECT_EQ(imported.profile.tables[1].cells[0].at, std::vector<std::int64_t>{1});
+  // Queries and keys of 2 heads of 8, and values of 4 heads of 16.
+  EXPECT_EQ(imported.profile.tables[2].shape.at("width"), 2 * 2 * 8 + 4 * 16);
 }
 
 /// Rows of published tables (tests/data).

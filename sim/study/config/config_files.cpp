@@ -38,6 +38,16 @@ std::shared_ptr<const Profile> ConfigFiles::profile(const std::filesystem::path&
   });
 }
 
+std::shared_ptr<const Profile> ConfigFiles::overlaid(const std::shared_ptr<const Profile>& own,
+                                                     const std::shared_ptr<const Profile>& rest) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Profile>& both = overlaid_[{own.get(), rest.get()}];
+  if (!both) {
+    both = std::make_shared<const Profile>(overlay(*own, *rest));
+  }
+  return both;
+}
+
 const Json& ConfigFiles::hardware(const Profile& profile, std::optional<Bytes> piece, bool whole) {
   const std::lock_guard lock(mutex_);
   const HardwareKey key(&profile, piece, whole);

@@ -23,6 +23,10 @@ class ConfigFiles {
   /// As read_profile().
   [[nodiscard]] std::shared_ptr<const Profile> profile(const std::filesystem::path& path);
 
+  /// overlay() of two profiles of these files.
+  [[nodiscard]] std::shared_ptr<const Profile> overlaid(const std::shared_ptr<const Profile>& own,
+                                                        const std::shared_ptr<const Profile>& rest);
+
   /// measured_hardware() of a profile of these files, or described_hardware() for a `whole` server.
   [[nodiscard]] const Json& hardware(const Profile& profile, std::optional<Bytes> piece,
                                      bool whole);
@@ -39,6 +43,7 @@ class ConfigFiles {
   std::map<std::filesystem::path, Read<Json>> json_;
   std::map<std::filesystem::path, Read<std::shared_ptr<const Profile>>> profiles_;
   std::map<HardwareKey, Json> hardware_;
+  std::map<std::pair<const Profile*, const Profile*>, std::shared_ptr<const Profile>> overlaid_;
 };
 
 }  // namespace kvtier

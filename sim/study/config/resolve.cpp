@@ -163,6 +163,13 @@ std::optional<std::filesystem::path> find_preset(const std::string& kind, const 
   return std::nullopt;
 }
 
+/// Profiles of engines go with the profile beside them: another one has none.
+void drop_engine_profiles(Json& base, const Json& changes) {
+  if (changes.contains(kProfileKey) && !changes.contains("engine_profiles")) {
+    base.erase("engine_profiles");
+  }
+}
+
 /// The preset as a JSON object, merged over the preset that it builds on. nullopt after reporting a
 /// problem. `chain` has the presets that build on this one.
 std::optional<Json> load_preset(const Section& section, const std::string& name,
@@ -202,6 +209,7 @@ std::optional<Json> load_preset(const Section& section, const std::string& name,
                                            path.parent_path(), lookup, pointer, problems, chain);
     if (base) {
       json.erase(kPresetKey);
+      drop_engine_profiles(*base, json);
       merge(*base, json, pointer, path.string(), problems);
     }
     return base;
@@ -309,11 +317,22 @@ struct ProfiledHardware {
   Json described;
 };
 
-/// The times of a run are those of this profile, or follow from them.
-void attach(HardwareConfig& hardware, const std::shared_ptr<const Profile>& profile) {
-  if (hardware.profile) {
-    hardware.profile->loaded = hardware.sibling && profile ? scale_to(hardware, *profile) : profile;
+/// The times of a run are those of this profile, or follow from them. Tables of the engine's own
+/// kernels replace those of the profile.
+void attach(HardwareConfig& hardware, std::shared_ptr<const Profile> profile,
+            const std::optional<EngineConfig>& engine, const std::filesystem::path& base_dir,
+            Lookup& lookup, const std::string& pointer, Problems& problems) {
+  if (!hardware.profile || !profile) {
+    return;
   }
+  const auto own =
+      engine ? hardware.engine_profiles.find(engine->kernels) : hardware.engine_profiles.end();
+  if (own != hardware.engine_profiles.end()) {
+    if (const auto of_engine = load_profile(own->second, base_dir, lookup, pointer, problems)) {
+      profile = lookup.contents.overlaid(of_engine, profile);
+    }
+  }
+  hardware.profile->loaded = hardware.sibling ? scale_to(hardware, *profile) : std::move(profile);
 }
 
 /// Expands /hardware as `expand_section` does, and merges the values of the profile that it names.
@@ -363,6 +382,7 @@ ProfiledHardware expand_hardware(Json& root, const Section& section, const std::
   }
   if (own.is_object()) {
     own.erase(kPresetKey);
+    drop_engine_profiles(base, own);
     merge(base, own, pointer, origin, problems);
   }
   hardware = std::move(base);
@@ -566,11 +586,14 @@ ResolvedConfig resolve_config(const ConfigRequest& request, const ConfigDirector
   ResolvedConfig resolved;
   resolved.base_dir = base_dir;
   read_value(resolved.config, root, "", problems);
-  attach(resolved.config.hardware, profiled.profile);
+  const std::optional<EngineConfig>& engine = resolved.config.system.engine;
+  attach(resolved.config.hardware, profiled.profile, engine, base_dir, lookup, "/hardware",
+         problems);
   std::vector<InstanceGroupConfig>& groups = resolved.config.cluster.groups;
   for (std::size_t i = 0; i < std::min(groups.size(), profiled_groups.size()); ++i) {
     if (groups[i].hardware) {
-      attach(groups[i].hardware->config, profiled_groups[i].profile);
+      attach(groups[i].hardware->config, profiled_groups[i].profile, engine, base_dir, lookup,
+             fmt::format("/cluster/groups/{}/hardware", i), problems);
     }
   }
   if (problems.empty()) {
@@ -643,7 +666,7 @@ HardwareConfig resolve_hardware(const Json& hardware, const ModelConfig& model,
     check_hardware(config, "/hardware", problems);
   }
   problems.throw_if_any();
-  attach(config, profiled.profile);
+  attach(config, profiled.profile, {}, {}, lookup, "/hardware", problems);
   return config;
 }
 

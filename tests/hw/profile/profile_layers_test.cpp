@@ -295,6 +295,120 @@ TEST(ProfileLayers, TakesTheAllReducesThatTheEngineStarts) {
               static_cast<double>(model.layers) * (1e-5 + 2 * 2.5e-6), 1e-7);
 }
 
+TEST(ProfileLayers, FusedAllReducesHaveTheNormsAndQuantization) {
+  ModelConfig model = test::load_model("llama-3.1-8b");
+  model.precision.attention = model.precision.mlp = NumberFormat::fp8;
+  const auto reduce = [](const char* variant) {
+    return ProfileTable{.operation = OperationId::all_reduce,
+                        .variant = variant,
+                        .method = "test",
+                        .axes = {"gpus", "bytes"},
+                        .cells = {cell({2, 256}, 1e-5), cell({2, 1 << 24}, 1e-5)}};
+  };
+  EngineConfig engine;
+  engine.all_reduce = AllReduceLaunch::fused;
+  const HardwareConfig both = hardware_of(profile_of({reduce("graph"), reduce("fused")}), 2);
+  const HardwareConfig graph_alone = hardware_of(profile_of({reduce("graph")}), 2);
+  const ProfileTiming fused(model, both, KeyPositions::embedded, 1, engine);
+  const ProfileTiming apart(model, graph_alone, KeyPositions::embedded, 1, engine);
+  // Two norms and two kernels that quantize, of 2.5 us each.
+  EXPECT_NEAR(decode_seconds(apart, 1, 100) - decode_seconds(fused, 1, 100),
+              static_cast<double>(model.layers) * 4 * 2.5e-6, 1e-8);
+  // Attention that rotates keys and writes KV saves two more.
+  engine.fused = {FusedWork::rope, FusedWork::kv_write};
+  const ProfileTiming more(model, both, KeyPositions::embedded, 1, engine);
+  EXPECT_NEAR(decode_seconds(fused, 1, 100) - decode_seconds(more, 1, 100),
+              static_cast<double>(model.layers) * 2 * 2.5e-6, 1e-8);
+}
+
+TEST(ProfileLayers, ASlowHostTakesLonger) {
+  const ModelConfig model = test::load_model("llama-3.1-8b");
+  HardwareConfig hardware = hardware_of(profile_of({}));
+  EngineConfig engine;
+  engine.step_time = SimDuration(2'000'000);
+  engine.request_time = SimDuration(10'000);
+  const ProfileTiming fast(model, hardware, KeyPositions::embedded, 8, engine);
+  const RooflineTiming fast_roofline(model, hardware, 8, engine);
+  hardware.host_speed = 0.5;
+  const ProfileTiming slow(model, hardware, KeyPositions::embedded, 8, engine);
+  const RooflineTiming slow_roofline(model, hardware, 8, engine);
+  EXPECT_NEAR(decode_seconds(slow, 8, 100) - decode_seconds(fast, 8, 100), 2.08e-3, 1e-8);
+  EXPECT_NEAR(decode_seconds(slow_roofline, 8, 100) - decode_seconds(fast_roofline, 8, 100),
+              2.08e-3, 1e-8);
+}
+
+TEST(ProfileLayers, StateLayersTakeTheTimesOfTheirTables) {
+  ModelConfig model = test::load_model("qwen3.5-397b-a17b");
+  const auto state = [&](OperationId operation, double seconds) {
+    return ProfileTable{
+        .operation = operation,
+        .variant = "test",
+        .method = "test",
+        .shape = {{"key_heads", 16}, {"value_heads", 64}, {"key_dim", 128}, {"value_dim", 128}},
+        .axes = profile_operation(operation).axes,
+        .cells = {cell({1}, seconds), cell({1024}, seconds)}};
+  };
+  const auto timing = [&](double prefill, double decode) {
+    return ProfileTiming(model,
+                         hardware_of(profile_of({state(OperationId::state_prefill, prefill),
+                                                 state(OperationId::state_decode, decode)})),
+                         KeyPositions::embedded, 2);
+  };
+  const double layers = 45;  // three of four
+  EXPECT_NEAR(
+      decode_seconds(timing(1e-4, 3e-5), 2, 9000) - decode_seconds(timing(1e-4, 1e-5), 2, 9000),
+      layers * 2e-5, 1e-7);
+  const std::vector<PrefillPart> part{{.added = Tokens(512), .past = Tokens(0)}};
+  EXPECT_NEAR(timing(5e-4, 1e-5).iteration(part, 0, Tokens(0)).total.seconds() -
+                  timing(1e-4, 1e-5).iteration(part, 0, Tokens(0)).total.seconds(),
+              layers * 4e-4, 1e-6);
+}
+
+TEST(ProfileLayers, ExpertsWithActivationsOfMxfp8HaveATableOfTheirOwn) {
+  ModelConfig model = test::load_model("gpt-oss-120b");
+  const auto experts = [&](DataType type) {
+    return ProfileTable{.operation = OperationId::moe,
+                        .variant = "test",
+                        .method = "test",
+                        .dtype = type,
+                        .shape = {{"hidden_size", model.hidden_size},
+                                  {"intermediate_size", model.experts->intermediate_size},
+                                  {"experts", model.experts->routed},
+                                  {"top_k", model.experts->active},
+                                  {"expert_gpus", 1}},
+                        .axes = {"tokens"},
+                        .cells = {cell({1}, 1e-4), cell({16384}, 1e-2)}};
+  };
+  const Profile both = profile_of({experts(DataType::mxfp4), experts(DataType::mxfp4_mxfp8)});
+  EXPECT_EQ(table_of_experts(both, model, 1, 1)->table.dtype, DataType::mxfp4);
+  model.precision.compute = NumberFormat::fp8;
+  EXPECT_EQ(table_of_experts(both, model, 1, 1)->table.dtype, DataType::mxfp4_mxfp8);
+  EXPECT_FALSE(table_of_experts(profile_of({experts(DataType::mxfp4)}), model, 1, 1));
+}
+
+TEST(ProfileLayers, MatricesOfModelsWithExpertsHaveBlockScales) {
+  ModelConfig model = test::load_model("qwen3-235b-a22b");
+  model.precision.attention = NumberFormat::fp8;
+  Profile profile = profile_of({});
+  ProfileTable table = profile.tables.front();
+  for (const DataType type : {DataType::fp8, DataType::fp8_block}) {
+    table.dtype = type;
+    profile.tables.push_back(table);
+  }
+  const MatrixShape matrix = layer_matrices(model, 1).front();
+  EXPECT_EQ(table_of_matrix(profile, model, matrix)->table.dtype, DataType::fp8_block);
+  model.experts.reset();
+  EXPECT_EQ(table_of_matrix(profile, model, matrix)->table.dtype, DataType::fp8);
+}
+
+TEST(ProfileLayers, SparseLatentAttentionIsThatOfPublishedModels) {
+  EXPECT_STREQ(latent_variant(test::load_model("deepseek-v3")), kModuleVariant);
+  ModelConfig model = test::load_model("glm-5");
+  EXPECT_STREQ(latent_variant(model), "sparse_module_glm");
+  model.sparse->index_heads = 16;
+  EXPECT_EQ(latent_variant(model), nullptr);
+}
+
 TEST(ProfileLayers, RefusesWorkThatTheProfileLacks) {
   HardwareConfig hardware = hardware_of(profile_of({}));
   hardware.unmeasured = Unmeasured::refuse;

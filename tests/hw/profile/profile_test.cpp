@@ -148,7 +148,7 @@ TEST(ProfileFile, RefusesAxesShapesAndVariantsOfOtherOperations) {
       }),
       Lines{
           "p.json: /tables/0/variant: the variants of elementwise are norm, activation, residual, "
-          "embedding, sampling, kv_write, got \"nrm\" (did you mean \"norm\"?)"});
+          "embedding, sampling, kv_write, convolution, got \"nrm\" (did you mean \"norm\"?)"});
   EXPECT_EQ(problems_after([](Json& json) { json["tables"][0]["cells"] = Json::array(); }),
             Lines{"p.json: /tables/0/cells: no cell was measured and none is said to be left out"});
 }
@@ -250,6 +250,28 @@ TEST(ProfileOperations, AreInTheOrderOfTheirIds) {
     EXPECT_STREQ(to_string(id), name);
   }
   EXPECT_EQ(i, profile_operations().size());
+}
+
+TEST(Profile, AnOverlayReplacesWholeKindsOfTables) {
+  const auto table = [](OperationId operation, std::string variant, std::int64_t width,
+                        std::int64_t heads, double seconds) {
+    return ProfileTable{.operation = operation,
+                        .variant = std::move(variant),
+                        .shape = {{"head_dim", width}, {"attention_heads", heads}},
+                        .cells = {{.at = {1, 1}, .median_seconds = seconds}}};
+  };
+  using enum OperationId;
+  Profile own;
+  own.name = "own";
+  own.tables = {table(decode_attention, "a", 128, 8, 1), table(all_reduce, "fused", 0, 0, 1)};
+  Profile rest;
+  rest.tables = {table(decode_attention, "b", 128, 16, 2), table(decode_attention, "b", 64, 8, 2),
+                 table(all_reduce, "graph", 0, 0, 2), table(all_reduce, "fused", 0, 0, 2)};
+  const Profile both = overlay(own, rest);
+  EXPECT_EQ(both.name, "own");
+  ASSERT_EQ(both.tables.size(), 4U);
+  EXPECT_EQ(both.tables[2], rest.tables[1]);  // heads of another width
+  EXPECT_EQ(both.tables[3], rest.tables[2]);  // another variant
 }
 
 }  // namespace

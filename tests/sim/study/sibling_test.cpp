@@ -76,7 +76,7 @@ TEST(Sibling, ScaledCellsAreThoseOfTheOtherGpu) {
                                 "gb200-nvl4",
                                 {"all_reduce", "mla_decode", "mla_prefill"}}}) {
     const std::map<std::string, Errors> found = errors(pair.relative, pair.own, pair.preset);
-    EXPECT_EQ(found.size(), 7U);
+    EXPECT_EQ(found.size(), 10U);
     for (const auto& [operation, error] : found) {
       RecordProperty(pair.own + " " + operation,
                      fmt::format("{:.3f} {:.3f}", error.median, error.p90));
@@ -120,6 +120,20 @@ TEST(Sibling, OfTheSameGpuIsTheProfile) {
                        scaled->tables[i].cells[j].median_seconds);
     }
   }
+}
+
+TEST(EngineProfiles, GoWithThePresetsProfile) {
+  const auto name_of = [](const std::vector<std::string>& changes) {
+    return resolved("examples/engines.json", changes).hardware.profile->loaded->name;
+  };
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/system=vllm"}), "b200-vllm");
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/system=tensorrt_llm"}), "b200-tensorrt-llm");
+  EXPECT_EQ(name_of({"/hardware=h200-8x", "/system=sglang"}), "h200-sglang");
+  // A GPU without tables of the engine has those of its profile.
+  EXPECT_EQ(name_of({"/hardware=b300-8x", "/system=sglang"}), "b300-vllm");
+  EXPECT_EQ(name_of({"/hardware=h800-8x", "/system=sglang"}), "h100-sglang scaled to H800-80G SXM");
+  EXPECT_EQ(name_of({"/hardware=b200-8x", "/hardware/profile=b200-vllm", "/system=tensorrt_llm"}),
+            "b200-vllm");
 }
 
 // Published: gpt-oss-120b on 4 MI325X, requests in flight and tokens/s of each. The factor of the

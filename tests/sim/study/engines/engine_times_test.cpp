@@ -91,6 +91,20 @@ TEST_F(EngineTimesTest, RefusesRowsWithoutTimesOrSizes) {
             std::string::npos);
 }
 
+TEST_F(EngineTimesTest, RunsThatAreFasterOnFewerGpusHaveDraftedTokens) {
+  const EngineTimes times = predict_measured_runs(
+      rows("four,sglang,0.5.9,Qwen/Qwen3.5-397B-A17B,b200_sxm,128,8,fp8,fp8,4,4,1,1,100,6.3\n"
+           "eight,sglang,0.5.9,Qwen/Qwen3.5-397B-A17B,b200_sxm,128,8,fp8,fp8,4,8,1,1,100,8.3\n"
+           "more,sglang,0.5.9,Qwen/Qwen3.5-397B-A17B,b200_sxm,128,8,fp8,fp8,8,4,1,1,100,9\n"
+           "again,sglang,0.5.9,Qwen/Qwen3.5-397B-A17B,b200_sxm,128,8,fp8,fp8,8,4,1,1,100,9.001\n"),
+      presets());
+  EXPECT_NE(times.runs[0].not_expressed.find("another run"), std::string::npos);
+  EXPECT_TRUE(times.runs[1].not_expressed.empty()) << times.runs[1].not_expressed;
+  // The server drafts wherever it can be compared; a copy of the same run is no comparison.
+  EXPECT_NE(times.runs[2].not_expressed.find("most runs"), std::string::npos);
+  EXPECT_NE(times.runs[3].not_expressed.find("most runs"), std::string::npos);
+}
+
 TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
   const EngineTimes times = predict_measured_runs(
       rows("unknown,vllm,1,nobody/model,h100_sxm,128,8,,,1,1,,1,100,10\n"
