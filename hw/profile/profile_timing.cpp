@@ -200,7 +200,8 @@ class ProfileTiming::Builder {
 
   void add_elements(std::vector<TokenWork>& to, double count, OperationId operation,
                     const char* variant, const Shape& shape, bool of_stage = false) {
-    TokenWork work{.count = count, .roofline = {}, .grid = {}, .of_stage = of_stage};
+    TokenWork work{
+        .count = count, .roofline = {}, .is_minor = true, .grid = {}, .of_stage = of_stage};
     const std::string name = fmt::format("{} {}", to_string(operation), variant);
     if (const ProfileTable* table = find_table(*profile_, operation, shape, variant)) {
       work.grid = make_grid(*profile_, *table);
@@ -344,7 +345,7 @@ class ProfileTiming::Builder {
     const std::int64_t width = (shape.attention_heads + shape.kv_heads) * shape.head_dim;
     add_elements(to, 2, OperationId::elementwise, "norm_over_heads", rows(width));
     constexpr double kBytes = 2 * sizeof(float);
-    TokenWork exchange{.count = 1, .roofline = {}, .grid = {}};
+    TokenWork exchange{.count = 1, .roofline = {}, .is_minor = true, .grid = {}};
     if (timing_->rank_all_reduce_grid_) {
       exchange.roofline = [grid = *timing_->rank_all_reduce_grid_](double tokens, double) {
         return grid.at(tokens * kBytes).seconds;
@@ -562,14 +563,30 @@ double ProfileTiming::decode_correction(std::int64_t batch) const {
 ProfileTiming::WorkTime::WorkTime(const ProfileGrid::Time& time, bool beyond_shapes)
     : seconds(time.seconds), beyond(time.extrapolated || beyond_shapes ? time.seconds : 0) {}
 
+ProfileTiming::WorkTime ProfileTiming::WorkTime::of_roofline(double seconds) {
+  WorkTime time;
+  time.seconds = time.roofline = seconds;
+  return time;
+}
+
 void ProfileTiming::WorkTime::add(const WorkTime& term, double count) {
   seconds += term.seconds * count;
   beyond += term.beyond * count;
+  roofline += term.roofline * count;
+  cached_law += term.cached_law * count;
 }
 
 void ProfileTiming::WorkTime::multiply(double factor) {
   seconds *= factor;
   beyond *= factor;
+  roofline *= factor;
+  cached_law *= factor;
+}
+
+TimeShares ProfileTiming::WorkTime::shares_of(double pass_seconds) const {
+  return pass_seconds > 0 ? TimeShares{.roofline = std::min(1.0, roofline / pass_seconds),
+                                       .cached_law = std::min(1.0, cached_law / pass_seconds)}
+                          : TimeShares{};
 }
 
 bool ProfileTiming::WorkTime::is_extrapolated() const {
@@ -578,7 +595,14 @@ bool ProfileTiming::WorkTime::is_extrapolated() const {
 }
 
 ProfileTiming::WorkTime ProfileTiming::TokenWork::at(double tokens) const {
-  return grid ? WorkTime(grid->at(tokens), extrapolated) : WorkTime(roofline(tokens, 0));
+  if (grid) {
+    return {grid->at(tokens), extrapolated};
+  }
+  WorkTime time = WorkTime::of_roofline(roofline(tokens, 0));
+  if (is_minor) {
+    time.roofline = 0;
+  }
+  return time;
 }
 
 ProfileTiming::WorkTime ProfileTiming::all_reduces(const LayerTokens& tokens) const {
@@ -588,7 +612,8 @@ ProfileTiming::WorkTime ProfileTiming::all_reduces(const LayerTokens& tokens) co
     if (grid) {
       sum.add({grid->at(moved * hidden_bytes_), false}, count);
     } else {
-      sum.seconds += moved * (count * ring.seconds_per_token) + count * ring.fixed_seconds;
+      sum.add(WorkTime::of_roofline(moved * (count * ring.seconds_per_token) +
+                                    count * ring.fixed_seconds));
     }
   };
   if (ranks_ == 1) {
@@ -630,10 +655,10 @@ ProfileTiming::WorkTime ProfileTiming::extend_attention(const LayerKind& kind, d
   };
   if (!attention.extend) {
     if (attention.of_rank || attention.window > 0) {
-      return WorkTime(std::max(attention.shortest, roofline(added, past)));
+      return WorkTime::of_roofline(std::max(attention.shortest, roofline(added, past)));
     }
-    return WorkTime(std::max(attention.shortest,
-                             extend_attention_seconds(attention.shape, added, past, attained_)));
+    return WorkTime::of_roofline(std::max(
+        attention.shortest, extend_attention_seconds(attention.shape, added, past, attained_)));
   }
   if (attention.is_state) {
     return {attention.extend->at(added), attention.extrapolated};
@@ -641,16 +666,24 @@ ProfileTiming::WorkTime ProfileTiming::extend_attention(const LayerKind& kind, d
   if (attention.of_rank) {
     // Beyond the grid, `at` is proportional to the tokens: as many prompts as the longest measured
     // one. The roofline adds the pairs of tokens of different prompts, and those with past tokens.
-    ProfileGrid::Time time = attention.extend->at(added, 0);
+    const ProfileGrid::Time time = attention.extend->at(added, 0);
     const double measured = std::min(added, attention.extend->first_axis_end());
+    WorkTime sum(time, attention.extrapolated || past > 0);
     if (past > 0 || added > measured) {
       const double inside = added / measured * roofline(measured, 0);
-      time.seconds += std::max(0.0, roofline(added, past) - inside);
+      const double more = std::max(0.0, roofline(added, past) - inside);
+      sum.seconds += more;
+      sum.roofline += more;
+      sum.beyond += sum.beyond > 0 ? more : 0;
     }
-    return {time, attention.extrapolated || past > 0};
+    return sum;
   }
-  return {attention.extend->at(added, past),
-          attention.extrapolated || (attention.past_by_law && past > 0)};
+  const bool by_law = attention.past_by_law && past > 0;
+  WorkTime time(attention.extend->at(added, past), attention.extrapolated || by_law);
+  if (by_law) {
+    time.cached_law = std::max(0.0, time.seconds - attention.extend->at(added, 0).seconds);
+  }
+  return time;
 }
 
 ProfileTiming::WorkTime ProfileTiming::decode_attention(const LayerKind& kind, double batch,
@@ -658,10 +691,11 @@ ProfileTiming::WorkTime ProfileTiming::decode_attention(const LayerKind& kind, d
   const Attention& attention = kind.attention;
   if (!attention.decode) {
     if (attention.of_rank || attention.window > 0) {
-      return WorkTime(std::max(attention.shortest, roofline_->decode_attention_of(
-                                                       index_of(kind), batch, batch * context)));
+      return WorkTime::of_roofline(
+          std::max(attention.shortest,
+                   roofline_->decode_attention_of(index_of(kind), batch, batch * context)));
     }
-    return WorkTime(std::max(
+    return WorkTime::of_roofline(std::max(
         attention.shortest, decode_attention_seconds(attention.shape, batch * context, attained_)));
   }
   return {attention.decode->at(batch, attention.is_state ? 0 : context), attention.extrapolated};
@@ -769,7 +803,9 @@ PrefillTime ProfileTiming::iteration(std::span<const PrefillPart> parts, std::in
           .warm_up = {.cold = warm_up_.cold,
                       .second = std::max(warm_up_.second, least),
                       .warm = std::max(warm_up_.warm, least)},
-          .extrapolated = all.is_extrapolated()};
+          .extrapolated = all.is_extrapolated(),
+          .shares =
+              all.shares_of(all.seconds + rows * request_seconds_ + iteration_overhead_.seconds())};
 }
 
 /// Knots are in whole ticks, and slopes between them are rounded down. The time therefore never
@@ -792,6 +828,7 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     std::int64_t context;  // of one request
     std::int64_t ticks;
     bool extrapolated;
+    TimeShares shares;
   };
   std::vector<double> contexts{0};
   bool all_roofline = true;
@@ -825,21 +862,24 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
   }
   std::ranges::sort(contexts);
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
-  const auto is_extrapolated = [&](WorkTime attention) {
+  const auto whole = [&](WorkTime attention) {
     attention.add(layers);
     attention.add(rest);
-    return attention.is_extrapolated();
+    return attention;
   };
+  const double host_seconds =
+      iteration_overhead_.seconds() + static_cast<double>(batch) * request_seconds_;
   std::vector<Knot> knots;
   WorkTime time;
   for (const double context : contexts) {
     time = over_layers(
         1, [&](const LayerKind& kind) { return decode_attention(kind, requests, context); });
+    const WorkTime all = whole(time);
     knots.push_back({static_cast<std::int64_t>(context), ticks_from_seconds(time.seconds),
-                     is_extrapolated(time)});
+                     all.is_extrapolated(), all.shares_of(all.seconds + host_seconds)});
   }
   time.beyond = time.seconds;
-  const bool beyond_last = is_extrapolated(time);
+  const bool beyond_last = whole(time).is_extrapolated();
   for (std::size_t i = 0; i < knots.size(); ++i) {
     const bool last = i + 1 == knots.size();
     const Knot& knot = knots[i];
@@ -858,7 +898,8 @@ ProfileTiming::DecodeBatch ProfileTiming::make_decode(std::int64_t batch) const 
     result.pieces.push_back({.from = Tokens(from),
                              .base = base + knot.ticks - detail::time_product(slope, from),
                              .slope = slope,
-                             .extrapolated = knot.extrapolated || (next && !all_roofline)});
+                             .extrapolated = knot.extrapolated || (next && !all_roofline),
+                             .shares = knot.shares});
   }
   return result;
 }

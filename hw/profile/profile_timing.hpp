@@ -105,23 +105,30 @@ class ProfileTiming final : public TimingModel {
     double rank = 0;
     double all = 0;
   };
-  /// A time, and how much of it operations beyond the measured sizes take.
+  /// A time, and how much of it operations beyond the measured sizes take. Parts of it may come
+  /// from the roofline, which knows all sizes, or from the law of attention over cached tokens.
   struct WorkTime {
     double seconds = 0;
     double beyond = 0;
+    double roofline = 0;
+    double cached_law = 0;
 
     WorkTime() = default;
-    /// A time of the roofline, which knows all sizes.
-    explicit WorkTime(double roofline) : seconds(roofline) {}
     WorkTime(const ProfileGrid::Time& time, bool beyond_shapes);
+    [[nodiscard]] static WorkTime of_roofline(double seconds);
     void add(const WorkTime& term, double count = 1);
     void multiply(double factor);
     [[nodiscard]] bool is_extrapolated() const;
+    /// Of a pass that takes so long with its host times.
+    [[nodiscard]] TimeShares shares_of(double pass_seconds) const;
   };
   /// One operation on the tokens (or rows) of a batch, done `count` times.
   struct TokenWork {
     double count;
     ProfileGrid::Limit roofline;  // in place of the grid
+    /// Work on elements. Its times count with those of tables: the errors of tables, which are
+    /// found in whole runs, include it.
+    bool is_minor = false;
     std::optional<ProfileGrid> grid;
     /// The shape is beyond the measured ones.
     bool extrapolated = false;

@@ -13,6 +13,8 @@ namespace {
 double as_double(Bytes bytes) { return static_cast<double>(bytes.value); }
 double as_double(std::int64_t value) { return static_cast<double>(value); }
 
+constexpr TimeShares kAllRoofline{.roofline = 1};
+
 /// Tokens that a layer of this kind reads; none: all.
 std::optional<Tokens> window_of(const ModelConfig& model, AttentionKind kind) {
   if (kind == AttentionKind::window) {
@@ -91,8 +93,10 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
         kinds_.size() == 1 ? dense_seconds(kinds_.front(), tokens) +
                                  decode_seconds(kinds_.front(), tokens.rank, 0, {})
                            : all_layers / as_double(layers_));
-    entry.pieces.push_back(
-        {.from = Tokens(0), .base = ticks_from_seconds(base), .slope = ticks_from_seconds(slope)});
+    entry.pieces.push_back({.from = Tokens(0),
+                            .base = ticks_from_seconds(base),
+                            .slope = ticks_from_seconds(slope),
+                            .shares = kAllRoofline});
     for (const double seconds : slopes) {
       entry.window_slopes.push_back(ticks_from_seconds(seconds));
     }
@@ -316,7 +320,9 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
       parts.size() == 1 && batch == 0
           ? head_of_one_row_
           : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
-  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch), .layer = layer};
+  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch),
+          .layer = layer,
+          .shares = kAllRoofline};
 }
 
 PrefillTime RooflineTiming::layered_iteration(std::span<const PrefillPart> parts,
@@ -356,7 +362,8 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
     return {.total = layer * layers_ +
                      duration_from_seconds(head_seconds(rows) + send_seconds(tokens)) +
                      host_time(std::ssize(parts) + batch),
-            .layer = layer};
+            .layer = layer,
+            .shares = kAllRoofline};
   }
   Tokens added(batch);
   for (const PrefillPart& part : parts) {
@@ -376,7 +383,9 @@ PrefillTime RooflineTiming::iteration(std::span<const PrefillPart> parts, std::i
       parts.size() == 1 && batch == 0
           ? head_of_one_row_
           : duration_from_seconds(head_seconds(as_double(std::ssize(parts)) + as_double(batch)));
-  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch), .layer = layer};
+  return {.total = layer * layers_ + head + host_time(std::ssize(parts) + batch),
+          .layer = layer,
+          .shares = kAllRoofline};
 }
 
 SimDuration RooflineTiming::dealt_layer(std::span<const PrefillPart> parts, std::int64_t batch,

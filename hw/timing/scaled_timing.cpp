@@ -46,7 +46,8 @@ PrefillTime ScaledTiming::scaled(const PrefillTime& time) const {
   return {.total = times(time.total, prefill_),
           .layer = times(time.layer, prefill_),
           .warm_up = times(time.warm_up, prefill_),
-          .extrapolated = time.extrapolated};
+          .extrapolated = time.extrapolated,
+          .shares = time.shares};
 }
 
 PrefillTime ScaledTiming::iteration(std::span<const PrefillPart> parts, std::int64_t batch,

@@ -34,6 +34,14 @@ struct WarmUp {
 /// measured.
 inline constexpr SimDuration kUsualIdleGap(10'000'000);
 
+/// Shares of a time by its source. The rest comes from tables, or from an engine's host times.
+struct TimeShares {
+  /// Operations that the roofline stands in for.
+  double roofline = 0;
+  /// Attention over cached tokens by a law, because the table has none.
+  double cached_law = 0;
+};
+
 struct PrefillTime {
   /// Time of the pass as the first one after idle time: all layers, the work outside of layers, and
   /// warm_up.cold.
@@ -43,6 +51,8 @@ struct PrefillTime {
   WarmUp warm_up{};
   /// Operations beyond their measured sizes take a relevant part of it.
   bool extrapolated = false;
+  /// Of the pass without warm-up.
+  TimeShares shares{};
 
   /// Time of the pass after so many passes since the last idle time.
   [[nodiscard]] SimDuration after(std::int64_t passes) const {
@@ -68,6 +78,8 @@ struct DecodePiece {
   std::int64_t slope = 0;
   /// As PrefillTime.
   bool extrapolated = false;
+  /// At `from`.
+  TimeShares shares{};
 
   [[nodiscard]] std::int64_t at(Tokens context) const {
     return detail::time_sum(base, detail::time_product(slope, context.value));

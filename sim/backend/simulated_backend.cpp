@@ -221,6 +221,9 @@ void SimulatedBackend::start_iteration(const IterationCommand& command) {
                                                     command.decode_context);
   prefill_ = {.part = {}, .key = {}, .loads = command.loads, .schedule = command.schedule};
   begin_prefill();
+  if (command.decode_batch > 0) {
+    timing_use_.decode.add(prefill_time_.total.seconds(), prefill_time_.shares);
+  }
   SimDuration decode;
   if (has_contexts) [[unlikely]] {
     const std::vector<DecodePiece>& pieces = timing_->decode(command.decode_batch);
@@ -239,6 +242,7 @@ void SimulatedBackend::begin_prefill() {
   KVTIER_ASSERT(gpu_ == Gpu::idle, "one GPU command at a time");
   ++timing_use_.prefills;
   timing_use_.extrapolated_prefills += prefill_time_.extrapolated ? 1 : 0;
+  timing_use_.prefill.add(prefill_time_.total.seconds(), prefill_time_.shares);
   gpu_ = Gpu::prefill;
   prefill_time_.total = prefill_time_.after(passes_before());
   passes_ = passes_before() + 1;
@@ -400,6 +404,39 @@ void SimulatedBackend::count_decode() {
   timing_use_.decode_iterations += decode_end_iteration_;
   timing_use_.extrapolated_decode_iterations +=
       count_extrapolated(*pieces_, decode_.batch, decode_.context, decode_end_iteration_);
+  // Shares change slowly with the context.
+  const DecodePiece& piece = piece_at(*pieces_, decode_.context);
+  timing_use_.decode.add(SimDuration(piece.at(decode_.context) / kTicksPerNs).seconds() *
+                             static_cast<double>(decode_end_iteration_),
+                         piece.shares);
+}
+
+void SourceSeconds::add(double seconds, const TimeShares& shares) {
+  all += seconds;
+  roofline += seconds * shares.roofline;
+  cached_law += seconds * shares.cached_law;
+}
+
+SourceSeconds& SourceSeconds::operator+=(const SourceSeconds& other) {
+  all += other.all;
+  roofline += other.roofline;
+  cached_law += other.cached_law;
+  return *this;
+}
+
+TimeShares SourceSeconds::shares() const {
+  return all > 0 ? TimeShares{.roofline = roofline / all, .cached_law = cached_law / all}
+                 : TimeShares{};
+}
+
+TimingUse& TimingUse::operator+=(const TimingUse& other) {
+  prefills += other.prefills;
+  extrapolated_prefills += other.extrapolated_prefills;
+  decode_iterations += other.decode_iterations;
+  extrapolated_decode_iterations += other.extrapolated_decode_iterations;
+  prefill += other.prefill;
+  decode += other.decode;
+  return *this;
 }
 
 void SimulatedBackend::check_drained() const {

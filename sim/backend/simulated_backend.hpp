@@ -18,12 +18,28 @@ enum class DecodeStepping {
   per_iteration,  // one event per iteration: the reference
 };
 
-/// Calls of the timing model, and how many of their times are extrapolated.
+/// Seconds of passes, and their parts by source.
+struct SourceSeconds {
+  double all = 0;
+  double roofline = 0;
+  double cached_law = 0;
+
+  void add(double seconds, const TimeShares& shares);
+  SourceSeconds& operator+=(const SourceSeconds& other);
+  [[nodiscard]] TimeShares shares() const;
+};
+
+/// Calls of the timing model, how many of their times are extrapolated, and the sources of times.
 struct TimingUse {
   std::int64_t prefills = 0;
   std::int64_t extrapolated_prefills = 0;
   std::int64_t decode_iterations = 0;
   std::int64_t extrapolated_decode_iterations = 0;
+  /// Of passes with prompts, and of passes with running requests. Some have both.
+  SourceSeconds prefill;
+  SourceSeconds decode;
+
+  TimingUse& operator+=(const TimingUse& other);
 };
 
 /// Bandwidth of a load from this medium into HBM while the GPUs compute and, if `saves`, while KV

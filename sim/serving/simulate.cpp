@@ -15,6 +15,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/serving/class_metrics.hpp"
 #include "sim/serving/cluster.hpp"
+#include "sim/serving/model_error.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
 
@@ -276,13 +277,20 @@ TimingUse timing_use(std::span<const Cluster::Served> served, const RunConfig& c
     if (&served_by.instance->config() != &config) {
       continue;
     }
-    const TimingUse& one = served_by.backend->timing_use();
-    all.prefills += one.prefills;
-    all.extrapolated_prefills += one.extrapolated_prefills;
-    all.decode_iterations += one.decode_iterations;
-    all.extrapolated_decode_iterations += one.extrapolated_decode_iterations;
+    all += served_by.backend->timing_use();
   }
   return all;
+}
+
+void add_model_error(Json& result, const RunConfig& config,
+                     std::span<const Cluster::Served> served) {
+  std::vector<SourceUse> use;
+  for (const Cluster::Served& one : served) {
+    use.push_back(
+        {.hardware = &one.instance->config().hardware, .timing = one.backend->timing_use()});
+  }
+  const Json& metrics = result["metrics"];
+  result["model_error"] = model_error_report(model_error(config, metrics, use), metrics);
 }
 
 std::optional<Json> report_timing(const RunConfig& config, const TimingModel* timing,
@@ -333,8 +341,11 @@ Json simulate(const RunConfig& config, const PolicyRegistry& registry, const Run
                                .before = before,
                                .after = after,
                                .lost = false};
-  return report(instance.requests(), std::array{&instance}, single.users.counts(), config,
-                link_reports({&served, 1}), report_timing(config, timing.get(), {&served, 1}));
+  Json result =
+      report(instance.requests(), std::array{&instance}, single.users.counts(), config,
+             link_reports({&served, 1}), report_timing(config, timing.get(), {&served, 1}));
+  add_model_error(result, config, {&served, 1});
+  return result;
 }
 
 namespace {
@@ -458,6 +469,7 @@ Json simulate_cluster(const RunConfig& config, const PolicyRegistry& registry,
   }
   Json result = report(cluster.users(), instances, users.counts(), config, link_reports(served),
                        report_timing(config, timing.get(), served));
+  add_model_error(result, config, served);
   for (const Cluster::Kind& kind : kinds) {
     if (auto of_group = report_timing(*kind.config, kind.timing, served)) {
       result["timing_of_groups"].push_back(std::move(*of_group));

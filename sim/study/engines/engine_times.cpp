@@ -17,8 +17,10 @@
 #include "sim/core/errors.hpp"
 #include "sim/core/statistics.hpp"
 #include "sim/core/text.hpp"
+#include "sim/serving/model_error.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
+#include "sim/study/engines/error_ranges.hpp"
 #include "sim/study/runs/run_threads.hpp"
 
 namespace kvtier {
@@ -80,15 +82,21 @@ struct GpuName {
   bool has_wide_kv_in_vllm = false;
   /// Whether gpt-oss runs with activations in MXFP8.
   bool has_mx_activations = false;
+  /// A profile of a related GPU, for the errors of scaled tables.
+  std::string_view relative = {};
 };
 constexpr std::array kGpus{
     GpuName{"a100_sxm", "a100-80g-8x"},
     GpuName{.published = "h100_sxm",
             .preset = "h100-8x",
             .is_fitted = true,
-            .has_wide_kv_in_vllm = true},
+            .has_wide_kv_in_vllm = true,
+            .relative = "b200-vllm"},
     GpuName{"h200_sxm", "h200-8x"},
-    GpuName{.published = "b200_sxm", .preset = "b200-8x", .has_mx_activations = true},
+    GpuName{.published = "b200_sxm",
+            .preset = "b200-8x",
+            .has_mx_activations = true,
+            .relative = "h100-vllm"},
     GpuName{.published = "gb200", .preset = "gb200-nvl72-tray", .has_mx_activations = true},
     GpuName{.published = "b300_sxm", .preset = "b300-8x", .has_mx_activations = true},
     GpuName{.published = "gb300", .preset = "gb300-nvl72-tray", .has_mx_activations = true},
@@ -149,19 +157,32 @@ Json precision_of(const MeasuredRun& run, const ModelName& model, const GpuName&
   return precision;
 }
 
-Json config_of(const MeasuredRun& run, const ModelName& model, const GpuName& gpu) {
+/// Keys of /hardware that take times from another source than the preset's.
+Json source_of(const GpuName& gpu, TimeSource source) {
+  if (source == TimeSource::roofline) {
+    return {{"profile", "none"}, {"sibling", "none"}};
+  }
+  if (source == TimeSource::sibling) {
+    return {{"profile", gpu.relative}, {"sibling", 1}};
+  }
+  return Json::object();
+}
+
+Json config_of(const MeasuredRun& run, const ModelName& model, const GpuName& gpu,
+               TimeSource source) {
   const std::int64_t gpus = run.tensor * run.attention_dp;
   // The context length of the scripts' servers.
   const std::int64_t window =
       std::max(kLeastWindow, run.prompt_tokens + run.response_tokens + kRoom);
+  Json hardware{{"preset", gpu.preset},
+                {"gpus", gpus},
+                {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}};
+  hardware.update(source_of(gpu, source));
   return {{"model",
            {{"preset", model.preset},
             {"precision", precision_of(run, model, gpu)},
             {"context_window", fmt::format("{}tokens", window)}}},
-          {"hardware",
-           {{"preset", gpu.preset},
-            {"gpus", gpus},
-            {"parallel", {{"attention_dp", run.attention_dp}, {"expert", run.expert}}}}},
+          {"hardware", hardware},
           // Nothing is offloaded. The scripts set the share of memory for each run.
           {"system",
            {{"preset", system_preset(run)},
@@ -299,7 +320,8 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
 }
 
 void predict(PredictedRun& one, const ConfigDirectory& presets,
-             const std::shared_ptr<ConfigFiles>& files, const RunOptions& options) {
+             const std::shared_ptr<ConfigFiles>& files, const RunOptions& options,
+             TimeSource source) {
   if (!one.run.incomplete.empty()) {
     one.not_expressed = one.run.incomplete;
     return;
@@ -328,7 +350,7 @@ void predict(PredictedRun& one, const ConfigDirectory& presets,
   }
   try {
     const ResolvedConfig config =
-        resolved(config_of(one.run, *model, *gpu), one.run.id, presets, files);
+        resolved(config_of(one.run, *model, *gpu, source), one.run.id, presets, files);
     if (!one.not_expressed.empty()) {
       return;
     }
@@ -336,6 +358,7 @@ void predict(PredictedRun& one, const ConfigDirectory& presets,
     const Json& metrics = result.at("metrics");
     one.tpot_seconds = metrics.at("tpot_seconds").at("mean").get<double>();
     one.ttft_seconds = metrics.at("ttft_seconds").at("mean").get<double>();
+    one.times = model_error_of(result)->decode;
   } catch (const ConfigError& error) {
     const std::string text = error.what();
     one.not_expressed = text.substr(0, text.find('\n'));
@@ -519,10 +542,12 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
     times.runs.push_back({.run = std::move(run)});
   }
   mark_drafted(times.runs);
-  const std::int64_t all = std::ssize(times.runs);
+  times.by_sibling = times.by_roofline = times.runs;
+  const std::size_t rows = times.runs.size();
+  const auto all = static_cast<std::int64_t>(3 * rows);
   const auto files = std::make_shared<ConfigFiles>();
   run_on_threads(
-      times.runs.size(), options.jobs,
+      3 * rows, options.jobs,
       [&](std::size_t i, const std::stop_token& stop) {
         RunOptions how;
         how.progress = [&](std::int64_t) {
@@ -530,7 +555,14 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
             throw Stopped();
           }
         };
-        predict(times.runs[i], presets, files, how);
+        const std::size_t at = i % rows;
+        if (i < rows) {
+          predict(times.runs[at], presets, files, how, TimeSource::measured);
+        } else if (i < 2 * rows) {
+          predict(times.by_sibling[at], presets, files, how, TimeSource::sibling);
+        } else {
+          predict(times.by_roofline[at], presets, files, how, TimeSource::roofline);
+        }
       },
       [&](std::int64_t done) {
         if (options.progress) {
@@ -605,6 +637,7 @@ Json to_json(const EngineTimes& times) {
                {"tpot_seconds", time(one.run.tpot_seconds)}}}};
     if (one.not_expressed.empty()) {
       run["predicted"] = {{"ttft_seconds", one.ttft_seconds}, {"tpot_seconds", one.tpot_seconds}};
+      run["class"] = class_of(one.times.shares);
     } else {
       run["not_expressed"] = one.not_expressed;
     }
@@ -612,6 +645,7 @@ Json to_json(const EngineTimes& times) {
   }
   Json result = new_result("kvtier.engine_times/1");
   result["wanted"] = to_json(wanted_of(times));
+  result["ranges"] = to_json(ranges_of(times));
   result["groups"] = std::move(groups);
   result["not_expressed"] = std::move(reasons);
   result["runs"] = std::move(runs);
@@ -633,7 +667,7 @@ std::string to_table(const EngineTimes& times) {
   for (const auto& [reason, count] : reasons) {
     text += fmt::format("  {} rows: {}\n", count, reason);
   }
-  return text + "\n" + to_text(wanted_of(times));
+  return text + "\n" + to_text(ranges_of(times)) + "\n" + to_text(wanted_of(times));
 }
 
 }  // namespace kvtier

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hw/timing/model_error.hpp"
 #include "sim/core/config.hpp"
 #include "sim/study/config/presets.hpp"
 #include "sim/study/engines/wanted.hpp"
@@ -52,6 +53,8 @@ struct PredictedRun {
   bool has_experts = false;
   double ttft_seconds = 0;
   double tpot_seconds = 0;
+  /// What the error of the predicted TPOT depends on.
+  TimeOrigin times;
   std::string not_expressed;
 
   /// predicted / measured - 1, of TPOT.
@@ -60,6 +63,9 @@ struct PredictedRun {
 
 struct EngineTimes {
   std::vector<PredictedRun> runs;
+  /// The same runs by the tables of another GPU, and by the roofline.
+  std::vector<PredictedRun> by_sibling;
+  std::vector<PredictedRun> by_roofline;
 };
 
 struct EngineTimesOptions {
@@ -68,7 +74,8 @@ struct EngineTimesOptions {
   std::function<void(std::int64_t, std::int64_t)> progress;
 };
 
-/// Simulates each run with ten requests per slot, which all arrive at the start. Throws ConfigError
+/// Simulates each run with ten requests per slot, which all arrive at the start, three times: as
+/// its preset says, with the scaled tables of another GPU, and by the roofline. Throws ConfigError
 /// for a malformed file, and if no run can be simulated.
 [[nodiscard]] EngineTimes predict_measured_runs(const std::filesystem::path& path,
                                                 const ConfigDirectory& presets,

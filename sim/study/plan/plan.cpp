@@ -513,6 +513,15 @@ class Search {
       return plan_interval(*numbers, pointer);
     };
     trial.ttft_seconds = all(kTtft);
+    const auto nominal = number_at(results.front(), "/load/requests_per_second/nominal");
+    const auto measured = number_at(results.front(), "/load/requests_per_second/measured");
+    if (nominal && measured && *nominal > 0) {
+      trial.served_share = *measured / *nominal;
+    }
+    trial.times = compared_times(detail::join(trial.labels, ", "), results);
+    if (trial.times) {  // these results lack their config
+      trial.times->error.prefill.gpu = trial.times->error.decode.gpu = config.hardware.gpu.name;
+    }
     trial.hit_rate = all(config.system.blocks ? kBlockHitRate : kHitRate).mean;
     if (config.system.tiers.ssd) {
       std::vector<double> per_day;
@@ -755,6 +764,12 @@ class Search {
     list_systems();
     if (!best) {
       find_binding();
+    }
+    result_.dollars_per_hour = {
+        .low = cheapest_with([](const ModelError& error) { return error.gpu_time.low; }),
+        .high = cheapest_with([](const ModelError& error) { return error.gpu_time.high; })};
+    compare_times();
+    if (!best) {
       return;
     }
     for (const auto& [axis, identities] : curves) {
@@ -790,6 +805,93 @@ class Search {
       }
     }
     return knee;
+  }
+
+  /// Whether the trial meets the SLO with all durations `longer` times as long. An overloaded trial
+  /// does not: what it would do with less load is not known.
+  [[nodiscard]] bool meets_scaled(const PlanTrial& trial, double longer) const {
+    bool meets = trial.overloaded == 0;
+    for (std::size_t c = 0; c < plan_.conditions.size() && meets; ++c) {
+      if (trial.values[c]) {
+        const double factor = scale_of(plan_.conditions[c], longer);
+        const PlanInterval& value = *trial.values[c];
+        meets = violation(plan_.conditions[c], PlanInterval{value.mean * factor, value.low * factor,
+                                                            value.high * factor}) <= 0;
+      }
+    }
+    return meets;
+  }
+
+  /// The price of the cheapest trial that meets the SLO with each trial's durations times a factor.
+  template <class FactorOf>
+  [[nodiscard]] std::optional<double> cheapest_with(const FactorOf& factor_of) const {
+    for (const PlanTrial& trial : result_.trials) {
+      if (trial.times && meets_scaled(trial, factor_of(trial.times->error))) {
+        return trial.dollars_per_hour;
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// Compares the answer, or the nearest trial, with the best trial of each other GPU and source of
+  /// times.
+  void compare_times() {
+    if (result_.trials.empty()) {
+      return;
+    }
+    const std::size_t chosen = result_.cheapest.value_or(result_.nearest);
+    const PlanTrial& answer = result_.trials[chosen];
+    std::set<std::string> seen;
+    const auto hardware_of = [](const ComparedTimes& times) {
+      return times.error.prefill.gpu + "/" + times.error.prefill.relative + "/" +
+             describe_classes(times.error);
+    };
+    if (!answer.times) {
+      return;
+    }
+    seen.insert(hardware_of(*answer.times));
+    for (const bool meeting : {true, false}) {
+      for (const PlanTrial& trial : result_.trials) {
+        if (trial.meets == meeting && trial.times &&
+            seen.insert(hardware_of(*trial.times)).second &&
+            have_own_errors(answer.times->error, trial.times->error)) {
+          result_.orders.push_back(describe_order(answer, trial));
+        }
+      }
+    }
+  }
+
+  /// A sentence on two trials with errors of their own.
+  [[nodiscard]] std::string describe_order(const PlanTrial& answer, const PlanTrial& other) const {
+    const auto own_error = [](const PlanTrial& one, const PlanTrial& beside) {
+      const ErrorRange prefill =
+          error_range_beside(one.times->error.prefill, beside.times->error.prefill);
+      const ErrorRange decode =
+          error_range_beside(one.times->error.decode, beside.times->error.decode);
+      return ErrorRange{.low = std::min(prefill.low, decode.low),
+                        .high = std::max(prefill.high, decode.high)};
+    };
+    std::vector<std::string> metrics;
+    const auto may_change = [&](const PlanTrial& trial, const ErrorRange& range) {
+      return trial.overloaded > 0
+                 ? trial.served_share && range.low <= *trial.served_share
+                 : meets_scaled(trial, range.low) != meets_scaled(trial, range.high);
+    };
+    if (may_change(answer, own_error(answer, other)) ||
+        may_change(other, own_error(other, answer))) {
+      metrics.emplace_back("SLO");
+    }
+    if (answer.overloaded == 0 && other.overloaded == 0) {
+      for (std::string& metric : uncertain_orders(*answer.times, *other.times)) {
+        metrics.push_back(std::move(metric));
+      }
+    }
+    return fmt::format(
+        "{} (times {}) and {} (times {}) have errors that they do not share, and their order {}.",
+        answer.times->name, describe_classes(answer.times->error), other.times->name,
+        describe_classes(other.times->error),
+        metrics.empty() ? "is the same within the ranges"
+                        : "is not certain by " + detail::join(metrics, ", "));
   }
 
   /// The distance of a trial from meeting the SLO.
@@ -967,6 +1069,21 @@ std::string describe_replacement(const PlanTrial& trial) {
              : "SSD: written off before the end of its life";
 }
 
+/// The sources of a trial's times, and the ranges of TTFT and TPOT by their errors.
+std::string describe_times(const ComparedTimes& times) {
+  std::string text = fmt::format("  times: {}", describe_classes(times.error));
+  const auto add = [&](const char* name, const std::optional<double>& value,
+                       const ErrorRange& range) {
+    if (value) {
+      text += fmt::format("; 80 % range of the mean {}: {} to {} s", name,
+                          number_text(*value * range.low), number_text(*value * range.high));
+    }
+  };
+  add("TTFT", times.ttft_seconds, times.error.ttft);
+  add("TPOT", times.tpot_seconds, times.error.tpot);
+  return text + "\n";
+}
+
 /// A table row of one trial, and its conditions.
 std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
   std::string text = align_columns({header(plan), row(plan, trial)}, plan.space.axes.size());
@@ -974,6 +1091,9 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
     text += fmt::format("  {}: {}{}\n", describe_condition(plan.conditions[i]),
                         trial.values[i] ? interval_text(*trial.values[i]) : "-",
                         trial.holds[i] ? "" : ", missed");
+  }
+  if (trial.times) {
+    text += describe_times(*trial.times);
   }
   if (trial.ssd_bytes_per_day) {
     constexpr double kTera = 1e12;
@@ -987,6 +1107,24 @@ std::string describe_trial(const Plan& plan, const PlanTrial& trial) {
       text += "\n  " + describe_replacement(trial);
     }
     text += "\n";
+  }
+  return text;
+}
+
+/// The range of the price, and sentences on trials with times of other sources.
+std::string describe_model_errors(const PlanResult& result) {
+  const auto price = [](const std::optional<double>& dollars) {
+    return dollars ? fmt::format("{:.3f} $/h", *dollars)
+                   : std::string("no configuration that was simulated");
+  };
+  std::string text;
+  if (result.dollars_per_hour.low || result.dollars_per_hour.high) {
+    text += fmt::format(
+        "\nThe cheapest with the shortest and the longest times of their 80 % ranges: {} and {}.\n",
+        price(result.dollars_per_hour.low), price(result.dollars_per_hour.high));
+  }
+  for (const std::string& order : result.orders) {
+    text += "\n" + order + "\n";
   }
   return text;
 }
@@ -1084,6 +1222,7 @@ Json trial_json(const Plan& plan, const PlanTrial& trial) {
   }
   json["ttft_seconds"] = interval_json(trial.ttft_seconds);
   json["hit_rate"] = trial.hit_rate;
+  json["model_error"] = trial.times ? to_json(trial.times->error) : Json();
   const auto add = [&](const char* name, const std::optional<double>& value) {
     if (value) {
       json[name] = *value;
@@ -1189,6 +1328,10 @@ Json to_json(const Plan& plan, const PlanResult& result) {
     json["binding"] = result.binding ? Json(describe_condition(plan.conditions[*result.binding]))
                                      : Json("load exceeds capacity");
   }
+  const auto dollars = [](const std::optional<double>& of) { return of ? Json(*of) : Json(); };
+  json["dollars_per_hour"] = {{"low", dollars(result.dollars_per_hour.low)},
+                              {"high", dollars(result.dollars_per_hour.high)}};
+  json["orders"] = result.orders;
   json["systems"] = Json::array();
   for (const PlanSystem& system : result.systems) {
     json["systems"].push_back(Json{{"name", system.name},
@@ -1224,6 +1367,7 @@ std::string to_table(const Plan& plan, const PlanResult& result) {
   text += result.cheapest ? "cheapest that meets the SLO\n" +
                                 describe_trial(plan, result.trials[*result.cheapest])
                           : describe_infeasible(plan, result);
+  text += describe_model_errors(result);
   text += describe_systems(plan, result);
   if (!result.front.empty()) {
     std::vector<std::vector<std::string>> lines{header(plan)};

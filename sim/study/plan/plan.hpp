@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/runs/model_error.hpp"
 #include "sim/study/sweep/sweep.hpp"
 
 /// Finds the cheapest configuration of a space that meets a service level objective (SLO).
@@ -103,6 +104,18 @@ struct PlanTrial {
   /// The part of dollars_per_hour beyond that of drives which last as long as they are written off.
   /// nullopt without a life, or for drives at an hourly price, which may be rented.
   std::optional<double> replacement_dollars_per_hour;
+  /// The share of the load that the first replication served; nullopt if the load is not known.
+  std::optional<double> served_share;
+  /// Its times, and what their errors depend on.
+  std::optional<ComparedTimes> times;
+};
+
+/// The range of a plan's answer by the errors of times, among the trials.
+struct PlanRange {
+  /// The cheapest price per hour that meets the SLO if all times are as short, or as long, as their
+  /// ranges say; nullopt if no trial meets it.
+  std::optional<double> low;
+  std::optional<double> high;
 };
 
 /// Trials over one capacity, with the other axes as in the cheapest configuration.
@@ -165,6 +178,10 @@ struct PlanResult {
   /// The Pareto front of cost and mean TTFT: trials within capacity that no other trial beats.
   std::vector<std::size_t> front;
   std::vector<CapacityCurve> curves;
+  PlanRange dollars_per_hour;
+  /// Sentences on trials whose times have errors that the answer (or the nearest trial) does not
+  /// share: whether the order of the two is certain.
+  std::vector<std::string> orders;
   /// If no trial meets the SLO: the nearest trial, and the condition that it misses by most
   /// (nullopt: its load exceeds capacity).
   std::size_t nearest = 0;

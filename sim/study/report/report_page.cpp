@@ -7,6 +7,7 @@
 
 #include "sim/core/build.hpp"
 #include "sim/study/report/report_draw.hpp"
+#include "sim/study/runs/model_error.hpp"
 #include "sim/study/runs/summary.hpp"
 
 namespace kvtier {
@@ -250,6 +251,12 @@ std::vector<ReportTable> headline_tables(const Report& report) {
       const auto dollars = charts::mean_at(run, "/dollars_per_hour");
       return dollars ? fmt::format("{:.3f}", *dollars) : "-";
     });
+    for (const ModelErrorRow& row : model_error_rows()) {
+      if (std::ranges::any_of(report.runs,
+                              [&](const ReportRun& run) { return row.text(run.results) != "-"; })) {
+        add_row(row.label, [&](const ReportRun& run) { return row.text(run.results); });
+      }
+    }
     add_row("bottleneck", [](const ReportRun& run) { return describe_bottleneck(run.results); });
     add_row("verdict", [](const ReportRun& run) {
       auto worst = std::find_if(run.results.begin(), run.results.end(), exceeds_capacity);

@@ -74,10 +74,18 @@ void add_cells(const Json& trial, std::vector<std::string>& row) {
 std::vector<std::string> describe_plan(const Json& plan) {
   const std::string slo = detail::join(slo_of(plan), ", ");
   const Json* cheapest = trial_at(plan, plan, "/cheapest");
+  std::vector<std::string> orders;
+  for (const Json& order : list_at(plan, "/orders")) {
+    if (order.is_string()) {
+      orders.push_back(order.get<std::string>());
+    }
+  }
   if (cheapest == nullptr) {
     const std::string binding = text_at(plan, "/binding");
-    return {fmt::format("No configuration meets the SLO ({}){}.", slo,
-                        binding.empty() ? "" : "; the binding condition is " + binding)};
+    orders.insert(orders.begin(),
+                  fmt::format("No configuration meets the SLO ({}){}.", slo,
+                              binding.empty() ? "" : "; the binding condition is " + binding));
+    return orders;
   }
   const Number dollars = number_at(*cheapest, "/dollars_per_hour");
   std::string drives;
@@ -92,6 +100,15 @@ std::vector<std::string> describe_plan(const Json& plan) {
   std::vector<std::string> sentences{fmt::format(
       "The cheapest configuration that meets the SLO ({}) costs ${} an hour: {}{}.", slo,
       dollars ? fmt::format("{:.2f}", *dollars) : "-", labels_of(*cheapest), drives)};
+  const Number low = number_at(plan, "/dollars_per_hour/low");
+  const Number high = number_at(plan, "/dollars_per_hour/high");
+  if (low && high && *low < *high) {
+    sentences.push_back(
+        fmt::format("With the shortest and the longest times of their 80 % ranges the cheapest "
+                    "costs ${:.2f} and ${:.2f}.",
+                    *low, *high));
+  }
+  sentences.insert(sentences.end(), orders.begin(), orders.end());
   std::vector<std::string> knees;
   for (const auto& [axis, curve] : object_at(plan, "/capacities").items()) {
     if (const Json* trial = trial_at(plan, curve, "/knee")) {

@@ -74,6 +74,12 @@ std::string hit_sentence(const std::vector<const ReportRun*>& runs) {
   return "";
 }
 
+/// A bound of a capacity by the errors of times.
+Number bound_of(const Json& error, const std::string& bound) {
+  const Number rate = number_at(error, "/capacity_per_second/" + bound);
+  return rate ? rate : number_at(error, "/capacity/" + bound);
+}
+
 std::string ttft_sentence(const std::vector<const ReportRun*>& runs) {
   const auto range = range_of(runs, "/metrics/ttft_seconds/mean");
   if (!range) {
@@ -174,9 +180,16 @@ std::vector<std::string> page_sentences(const Report& report) {
   }
   for (const ReportDocument& search : report.searches) {
     const Number rate = varied_at(search.json, "capacity");
+    const Json* const error = find_at(search.json, Json::json_pointer("/model_error"));
+    const Number low = error != nullptr ? bound_of(*error, "low") : Number();
+    const Number high = error != nullptr ? bound_of(*error, "high") : Number();
+    const std::string range =
+        low && high
+            ? fmt::format(", and {:.4g} to {:.4g} by the errors of times (80 %)", *low, *high)
+            : "";
     sentences.push_back(
-        rate ? fmt::format("{}: the SLO is met up to {:.4g} ({}).", search.label, *rate,
-                           varied_unit(search.json))
+        rate ? fmt::format("{}: the SLO is met up to {:.4g} ({}){}.", search.label, *rate,
+                           varied_unit(search.json), range)
              : fmt::format("{}: no rate that was tried meets the SLO.", search.label));
   }
   // A plan's runs are only steps of its search. Different models and workloads are not compared.

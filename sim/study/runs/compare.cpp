@@ -1,6 +1,7 @@
 #include "sim/study/runs/compare.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "sim/core/statistics.hpp"
 #include "sim/study/runs/bound.hpp"
 #include "sim/study/runs/find_capacity.hpp"
+#include "sim/study/runs/model_error.hpp"
 #include "sim/study/runs/run_length.hpp"
 #include "sim/study/runs/summary.hpp"
 
@@ -105,6 +107,25 @@ std::string verdict_cell(const Comparison::Column& column) {
   return same == text_at(*worst, kVerdict) ? describe_verdict(*worst) : same;
 }
 
+/// Rows below those of numbers: a label, and a cell for each column.
+using TextRow = std::pair<std::string, std::vector<std::string>>;
+
+std::vector<TextRow> text_rows(const Comparison& comparison) {
+  std::vector<TextRow> rows;
+  const auto add = [&](const char* label, const auto& cell) {
+    auto& cells = rows.emplace_back(label, std::vector<std::string>()).second;
+    std::ranges::transform(comparison.columns, std::back_inserter(cells), cell);
+  };
+  for (const ModelErrorRow& row : model_error_rows()) {
+    add(row.label, [&](const Comparison::Column& column) { return row.text(column.results); });
+  }
+  add("bottleneck",
+      [](const Comparison::Column& column) { return describe_bottleneck(column.results); });
+  add("measured", measured_part);
+  add("verdict", verdict_cell);
+  return rows;
+}
+
 bool is_overloaded(const Comparison::Column& column) {
   return std::any_of(column.results.begin(), column.results.end(), exceeds_capacity);
 }
@@ -175,6 +196,30 @@ std::string describe_extrapolation(const Json& timing) {
   return prefills + decode > 0 ? fmt::format("{:.1f} % and {:.1f} %", prefills, decode) : "";
 }
 
+/// The shares of mixed times, and the columns whose order with the first one is not certain.
+std::string describe_model_errors(const Comparison& comparison) {
+  std::string mixtures;
+  std::string orders;
+  std::optional<ComparedTimes> first;
+  for (const Comparison::Column& column : comparison.columns) {
+    const auto own = compared_times(column.system, column.results);
+    if (!own) {
+      continue;
+    }
+    const std::string mixture = describe_mixture(own->error);
+    if (!mixture.empty()) {
+      mixtures += fmt::format("  {}: {}\n", column.system, mixture);
+    }
+    if (!first) {
+      first = own;
+      continue;
+    }
+    const std::string order = describe_uncertain_order(*first, *own);
+    orders += order.empty() ? "" : fmt::format("\n{}\n", order);
+  }
+  return (mixtures.empty() ? "" : "\nSources of times:\n" + mixtures) + orders;
+}
+
 /// Sentences below the table, on the columns that need them.
 std::string notes(const Comparison& comparison) {
   std::string text;
@@ -239,6 +284,7 @@ std::string notes(const Comparison& comparison) {
     text += fmt::format("\nPrefills and decode iterations beyond the tables of profile {}: {}.\n",
                         profile, fmt::join(outside, ", "));
   }
+  text += describe_model_errors(comparison);
   for (const std::string& line : describe_filling(first_results)) {
     text += fmt::format("\n{}\n", line);
   }
@@ -431,11 +477,13 @@ Json to_json(const Comparison& comparison) {
 }
 
 std::string to_table(const Comparison& comparison) {
+  const std::vector<TextRow> rows = text_rows(comparison);
   std::vector<std::size_t> widths;
   for (const Comparison::Column& column : comparison.columns) {
-    std::size_t width =
-        std::max({heading(column).size(), verdict_cell(column).size(), measured_part(column).size(),
-                  describe_bottleneck(column.results).size()});
+    std::size_t width = heading(column).size();
+    for (const auto& [label, cells] : rows) {
+      width = std::max(width, cells[widths.size()].size());
+    }
     for (const ResultRow& row : result_rows()) {
       width = std::max(width, cell(column, row).size());
     }
@@ -462,19 +510,13 @@ std::string to_table(const Comparison& comparison) {
     }
     text += "\n";
   }
-  text += fmt::format("{:<{}}", "bottleneck", kLabelWidth);
-  for (std::size_t i = 0; i < widths.size(); ++i) {
-    text += fmt::format("{:>{}}", describe_bottleneck(comparison.columns[i].results), widths[i]);
+  for (const auto& [label, cells] : rows) {
+    text += fmt::format("{:<{}}", label, kLabelWidth);
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      text += fmt::format("{:>{}}", cells[i], widths[i]);
+    }
+    text += "\n";
   }
-  text += fmt::format("\n{:<{}}", "measured", kLabelWidth);
-  for (std::size_t i = 0; i < widths.size(); ++i) {
-    text += fmt::format("{:>{}}", measured_part(comparison.columns[i]), widths[i]);
-  }
-  text += fmt::format("\n{:<{}}", "verdict", kLabelWidth);
-  for (std::size_t i = 0; i < widths.size(); ++i) {
-    text += fmt::format("{:>{}}", verdict_cell(comparison.columns[i]), widths[i]);
-  }
-  text += "\n";
   if (has_differences(comparison)) {
     text += difference_table(comparison);
   }

@@ -265,6 +265,7 @@ class Search {
     trial.bottleneck = describe_bottleneck(results);
     trial.dollars_per_million_output_tokens =
         mean_of(results, "/metrics/dollars_per_million_output_tokens/rented");
+    trial.model_error = model_error_of(results.front());
     return trial;
   }
 
@@ -332,6 +333,59 @@ class Search {
   std::int64_t runs_ = 0;
 };
 
+/// The rate, between two trials, up to which the SLO is met with durations `longer` times as long.
+/// The first trial meets it; nullopt if the second one does, too.
+std::optional<double> crossing(const CapacitySearch& search, const CapacityTrial& meets,
+                               const CapacityTrial& next, double longer) {
+  if (next.overloaded > 0) {
+    return meets.rate;
+  }
+  double share = 1;
+  for (std::size_t c = 0; c < search.slo.size(); ++c) {
+    const SloCondition& condition = search.slo[c];
+    if (!meets.values[c] || !next.values[c]) {
+      continue;
+    }
+    const double bound = condition.bound / scale_of(condition, longer);
+    const double before = *meets.values[c];
+    const double after = *next.values[c];
+    const bool misses = condition.at_most ? after > bound : after < bound;
+    if (misses) {
+      share = std::min(share, std::clamp((bound - before) / (after - before), 0.0, 1.0));
+    }
+  }
+  return share < 1 ? std::optional(meets.rate + share * (next.rate - meets.rate)) : std::nullopt;
+}
+
+bool meets_scaled(const CapacitySearch& search, const CapacityTrial& trial, double longer) {
+  bool meets = trial.overloaded == 0;
+  for (std::size_t c = 0; c < search.slo.size() && meets; ++c) {
+    const SloCondition& condition = search.slo[c];
+    if (trial.values[c]) {
+      const double value = *trial.values[c] * scale_of(condition, longer);
+      meets = condition.at_most ? value <= condition.bound : value >= condition.bound;
+    }
+  }
+  return meets;
+}
+
+/// The capacity with durations `longer` times as long; nullopt beyond the tried rates.
+std::optional<double> scaled_capacity(const CapacitySearch& search, double longer) {
+  std::optional<std::size_t> last;
+  for (std::size_t i = 0; i < search.trials.size(); ++i) {
+    if (meets_scaled(search, search.trials[i], longer)) {
+      last = i;
+    } else if (last) {
+      break;
+    }
+  }
+  if (!last || *last + 1 == search.trials.size()) {
+    return std::nullopt;
+  }
+  const auto rate = crossing(search, search.trials[*last], search.trials[*last + 1], longer);
+  return rate ? std::optional(*rate / longer) : std::nullopt;
+}
+
 /// Rates below the capacity that miss the SLO.
 std::vector<double> failing_below(const CapacitySearch& search) {
   std::vector<double> rates;
@@ -359,6 +413,25 @@ std::string outcome(const CapacityTrial& trial) {
   return trial.meets ? "met" : "missed";
 }
 
+/// The range of the capacity and of the cost by the errors of times; "-": beyond the tried rates.
+std::string describe_range(const CapacitySearch& search) {
+  const CapacityTrial& trial = search.trials[*search.capacity];
+  if (!trial.model_error) {
+    return "";
+  }
+  const CapacityRange range = capacity_range(search);
+  const double dollars = trial.dollars_per_million_output_tokens;
+  const auto rate = [&](const std::optional<double>& of) {
+    return of ? describe_rate(search.key, *of) : std::string("-");
+  };
+  const auto cost = [&](const std::optional<double>& of) {
+    return of ? fmt::format("{:.2f}", dollars * trial.rate / *of) : std::string("-");
+  };
+  return fmt::format("80 % range by the errors of times ({}): {} to {}, {} to {} dollars.\n",
+                     describe_classes(*trial.model_error), rate(range.low), rate(range.high),
+                     cost(range.high), cost(range.low));
+}
+
 std::string conclusion(const CapacitySearch& search) {
   const double lowest = search.trials.front().rate;
   const double highest = search.trials.back().rate;
@@ -371,6 +444,7 @@ std::string conclusion(const CapacitySearch& search) {
     text += fmt::format("Every rate from the config's to {} meets the SLO: no bound was found.\n",
                         describe_rate(search.key, highest));
   }
+  text += describe_range(search);
   const std::vector<double> below = failing_below(search);
   if (!below.empty()) {
     std::vector<std::string> rates;
@@ -385,6 +459,16 @@ std::string conclusion(const CapacitySearch& search) {
 }
 
 }  // namespace
+
+double scale_of(const SloCondition& condition, double longer) {
+  const auto has = [&](const char* word) {
+    return condition.pointer.find(word) != std::string::npos;
+  };
+  if (has("per_second")) {
+    return 1 / longer;
+  }
+  return has("seconds") || has("dollars") ? longer : 1;
+}
 
 std::string describe_condition(const SloCondition& condition) {
   return fmt::format("{} {} {}", name_of(condition.pointer), relation(condition), condition.bound);
@@ -446,6 +530,14 @@ CapacitySearch find_capacity(const ResolvedConfig& config, const std::vector<Slo
                              const std::function<void(std::int64_t, double)>& progress) {
   KVTIER_ASSERT(options.replications >= 1 && options.tolerance > 0, "the search can be run");
   return Search(config, slo, options, registry, run, progress)();
+}
+
+CapacityRange capacity_range(const CapacitySearch& search) {
+  if (!search.capacity || !search.trials[*search.capacity].model_error) {
+    return {};
+  }
+  const ErrorRange error = search.trials[*search.capacity].model_error->gpu_time;
+  return {.low = scaled_capacity(search, error.high), .high = scaled_capacity(search, error.low)};
 }
 
 std::string describe_rate(const std::string& key, double rate) {
@@ -525,6 +617,19 @@ Json to_json(const CapacitySearch& search) {
   json["capacity" + suffix] = rate_of(search.capacity);
   json["missed_above" + suffix] = rate_of(search.above);
   json["missed_below" + suffix] = failing_below(search);
+  if (search.capacity && search.trials[*search.capacity].model_error) {
+    const CapacityTrial& trial = search.trials[*search.capacity];
+    const CapacityRange range = capacity_range(search);
+    const auto rate = [](const std::optional<double>& of) { return of ? Json(*of) : Json(); };
+    const auto dollars = [&](const std::optional<double>& of) {
+      return of ? Json(trial.dollars_per_million_output_tokens * trial.rate / *of) : Json();
+    };
+    json["model_error"] = to_json(*trial.model_error);
+    json["model_error"]["capacity" + suffix] = {{"low", rate(range.low)},
+                                                {"high", rate(range.high)}};
+    json["model_error"]["dollars_per_million_output_tokens"] = {{"low", dollars(range.high)},
+                                                                {"high", dollars(range.low)}};
+  }
   json["trials"] = Json::array();
   for (const CapacityTrial& trial : search.trials) {
     Json values = Json::object();

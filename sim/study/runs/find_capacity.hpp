@@ -8,6 +8,7 @@
 
 #include "sim/serving/simulate.hpp"
 #include "sim/study/config/resolve.hpp"
+#include "sim/study/runs/model_error.hpp"
 
 /// Finds the capacity of a system: the highest rate that meets a service level objective (SLO),
 /// also called goodput (DistServe, arXiv 2401.09670, introduction).
@@ -27,6 +28,8 @@ struct SloCondition {
 /// condition. Messages begin with `where`. check_metrics() finds unknown metrics.
 [[nodiscard]] std::vector<SloCondition> parse_slo(const std::string& text,
                                                   const std::string& where = "--find-capacity: ");
+/// The factor on the condition's metric if all durations are `longer` times as long.
+[[nodiscard]] double scale_of(const SloCondition& condition, double longer);
 /// The condition as text: "ttft_seconds.p90 <= 2".
 [[nodiscard]] std::string describe_condition(const SloCondition& condition);
 /// Throws ConfigError with every condition on a metric that the result does not have.
@@ -66,6 +69,14 @@ struct CapacityTrial {
   std::string bottleneck;
   /// Rent of GPUs and used tiers in the measured time.
   double dollars_per_million_output_tokens = 0;
+  /// Of the first replication.
+  std::optional<ModelError> model_error;
+};
+
+/// The range of a capacity by the errors of times; nullopt beyond the tried rates.
+struct CapacityRange {
+  std::optional<double> low;
+  std::optional<double> high;
 };
 
 struct CapacitySearch {
@@ -127,6 +138,12 @@ void add_stable_rate(Json& result, const ResolvedConfig& config, const PolicyReg
                                              const RunOptions& run);
 /// "0.235 sessions/s". `key` is the varied key.
 [[nodiscard]] std::string describe_rate(const std::string& key, double rate);
+
+/// The capacities if all times are longer or shorter by the error of the GPUs' time, from the tried
+/// rates: times that are f times as long have the results of f times the rate, with all durations
+/// times f. Between tried rates metrics are interpolated. {nullopt, nullopt} without a capacity or
+/// errors.
+[[nodiscard]] CapacityRange capacity_range(const CapacitySearch& search);
 
 /// `kvtier.capacity/1`: the config, the SLO, the capacity and every trial.
 [[nodiscard]] Json to_json(const CapacitySearch& search);

@@ -136,6 +136,11 @@ TEST_F(EngineTimesTest, NamesTheRunsThatItCannotExpress) {
   EXPECT_EQ(json.at("runs").size(), 6U);
   EXPECT_TRUE(json.at("runs")[0].contains("not_expressed"));
   EXPECT_GT(json.at("runs")[5].at("predicted").at("tpot_seconds"), 0);
+  EXPECT_EQ(json.at("runs")[5].at("class"), "measured");
+  EXPECT_NE(table.find("80 % ranges of TPOT"), std::string::npos) << table;
+  EXPECT_EQ(class_of(times.by_roofline[5].times.shares), "roofline");
+  EXPECT_EQ(class_of(times.by_sibling[5].times.shares), "sibling");
+  EXPECT_NE(times.by_sibling[5].tpot_seconds, times.runs[5].tpot_seconds);
 }
 
 TEST_F(EngineTimesTest, AcceptsEveryGpuWithAHardwarePreset) {
