@@ -97,7 +97,7 @@ class Checks {
            "count at the end behind hbm");
     check_ranges(i);
     refuse(pool.leaves_only && !blocks_, i, "blocks/leaves_only", "false, but for blocks");
-    refuse(pool.relief && nodes_ && i < 2, i, "blocks/relief", "\"none\" for nodes");
+    refuse(pool.relief && nodes_, i, "blocks/relief", "\"none\" for nodes");
     if (pool.relief && !pool.relief->in_background) {
       refuse(i == 0 || !rules_.requests_in_first || victims_ || is_offload_at(i), i,
              "blocks/relief/in_background",
@@ -107,12 +107,12 @@ class Checks {
              "true, but for a tier that is written on_create behind one where uses count at the "
              "look-up");
     }
-    refuse(pool.allocation == Allocation::write &&
-               (nodes_ ||
-                (rules_.requests_in_first ? !is_second(i) || victims_ || offload_ : i > 0)),
-           i, "blocks/allocation",
-           "per_block, but in the first tier without one in hbm, or in the tier behind "
-           "hbm where uses count at the look-up");
+    refuse(
+        pool.allocation == Allocation::write &&
+            (nodes_ || (rules_.requests_in_first ? !is_second(i) || victims_ || offload_ : i > 0)),
+        i, "blocks/allocation",
+        "per_block, but in the first tier without one in hbm, or in the tier behind "
+        "hbm where uses count at the look-up");
     refuse(!pool.lease_newcomers && pool.lease.ns == 0, i, "blocks/lease_newcomers",
            "true without a lease");
   }

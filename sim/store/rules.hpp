@@ -166,7 +166,7 @@ struct PoolRules {
   /// Only for blocks: of those that may leave, a block leaves behind all that
   /// follow it in any context.
   bool leaves_only = false;
-  /// Only for blocks.
+  /// Not for nodes.
   std::optional<Relief> relief{};
   /// Chooses what comes in at all; "always" asks no policy.
   std::string admission = kAlwaysAdmitted;
@@ -186,7 +186,7 @@ struct PoolRules {
   /// Order in which the blocks of a request come in.
   End insertion = End::tail;
   Touch touch = Touch::end;
-  /// Allocation::write only for blocks, in the first pool without requests_in_first, and in a cache
+  /// Allocation::write not for nodes: in the first pool without requests_in_first, and in a cache
   /// of its own behind it. Blocks behind the last one that has room are not written.
   Allocation allocation = Allocation::block;
 };
@@ -364,8 +364,8 @@ struct StoreRules : SharingRules {
   /// All layers of the model together; policies of entries see bytes.
   Bytes bytes_per_token{1};
   /// The fastest first. All have the same size of blocks, but for the pools behind
-  /// requests_in_first with blocks; and the unit block, or node, or units of entries. Behind two
-  /// pools of nodes there may be one of blocks: storage.
+  /// requests_in_first without nodes; and the unit block, or node, or each tail or sequence. Behind
+  /// two pools of nodes there may be one of blocks: storage.
   std::vector<PoolRules> pools;
   /// One less: edges[i] joins pools i and i + 1.
   std::vector<EdgeRules> edges;

@@ -413,12 +413,22 @@ void ExtentPool::let_go_ranked(std::uint32_t at, End first) {
     learn(at);
   }
   refresh(at);
+  join_in_stream(at);
+}
+
+void ExtentPool::join_in_stream(std::uint32_t at) {
+  if (!groups_blocks()) [[likely]] {
+    return;
+  }
+  if (const std::uint32_t behind = extents_[at].behind; behind != kNone) {
+    join_ahead(behind);
+  }
   join_ahead(at);
 }
 
 void ExtentPool::join_ahead(std::uint32_t at) {
   const Extent& joined = extents_[at];
-  if (joined.ahead == kNone || !groups_blocks()) {
+  if (joined.ahead == kNone) {
     return;
   }
   Extent& ahead = extents_[joined.ahead];
@@ -444,6 +454,7 @@ void ExtentPool::evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victim
   while (blocks > 0) {
     if (!policies_->has_chosen() && !choose(blocks, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : blocks);
+      KVTIER_ASSERT(policies_->has_chosen(), "there is enough that may leave");
     }
     for (const auto& [run, number] : policies_->take_chosen()) {
       if (ranks_blocks()) {
@@ -630,6 +641,7 @@ void ExtentPool::use(std::uint32_t at, End first, bool counts) {
       use_ranked(at, first);
     }
     refresh(at);
+    join_in_stream(at);
     return;
   }
   if (order_ == Order::fifo) {
@@ -678,6 +690,7 @@ void ExtentPool::change_pins(const BlockRun& run, Pin kind, int change) {
       }
     }
     join(part);
+    join_in_stream(part);
   }
 }
 
@@ -814,7 +827,7 @@ void ExtentPool::insert(const BlockRun& whole, bool arrived) {
     const std::uint32_t at = make(made);
     link_in_stream(at);
     append(at);
-    join_ahead(at);
+    join_in_stream(at);
   });
 }
 
@@ -1029,7 +1042,7 @@ void ExtentPool::publish_alike(const BlockRun& run, std::uint32_t duplicate_id) 
   if (order_ == Order::fifo) {
     append(at);
   }
-  join_ahead(at);
+  join_in_stream(at);
 }
 
 void ExtentPool::let_go(const BlockRun& run, std::uint32_t duplicate_id, bool used) {

@@ -392,8 +392,9 @@ class ExtentPool {
   void add_victim(const BlockRun& run, bool duplicate, std::vector<BlockRun>& victims);
   void leave_ranked(std::uint32_t at, std::vector<BlockRun>& victims);
   void leave_ranked(const BlockRun& run, std::vector<BlockRun>& victims);
-  /// Joins an extent with the one ahead of it in its stream if they are alike, for policies of
-  /// entries of several blocks.
+  /// Joins an extent with its neighbours in its stream if they are alike, for policies of entries
+  /// of several blocks.
+  void join_in_stream(std::uint32_t at);
   void join_ahead(std::uint32_t at);
   [[nodiscard]] static BlockRun run_of(const Extent& extent, End first = End::head) {
     return {extent.stream, extent.begin, extent.end, first};

@@ -56,6 +56,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     // Victims may go to the next pool, which has to know the time.
+    const Use use(*this, {});
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
         const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
@@ -118,6 +119,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   bool grow(RequestId id, const Context& context) override {
     Request& request = requests_[id.value];
+    Use use(*this, {});
     if (rules_.requests_in_first) {
       ExtentPool& pool = *pools_.front();
       const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
@@ -129,7 +131,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
-      const Use use(*this, context);
+      use.extend(context);
       publish(request, context.tokens);
     }
     return true;
@@ -274,6 +276,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
     Offer result;
     victims_[1].clear();
+    const Use use(*this, {});
     result.fits = offer_blocks(requests_[id.value].record, blocks);
     if (result.fits) {
       add_blocks(offered_missing_, result.written);
@@ -684,9 +687,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return blocks;
   }
-  /// Visits path_ in the order in which a request writes it to a pool, or leaves it there. Where
-  /// blocks are a part of an entry, the first ones of a stream are the useful ones if there is no
-  /// room.
+  /// Visits path_ in the order in which a request writes it to a pool, or leaves it there. Without
+  /// room for all, the first blocks of a stream are the useful ones if they are a part of an entry.
   template <class Visit>
   void walk_written(std::size_t index, Visit visit) {
     walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
@@ -849,7 +851,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     pools_[pool]->end_write(run);
     write_new(pool, run);
   }
-  /// What a request loads is in its memory.
+  /// The loads of a request have ended.
   void end_loads(Request& request) {
     for (const Load& load : request.loads) {
       pools_[load.pool]->end_load(load.run);
@@ -1256,6 +1258,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (end <= record.next) {
       return true;
     }
+    const Use use(*this, {request.context.stream, Tokens(end * size_behind())});
     find_path(request.context.stream, record.next, end, size_behind());
     path_.front().begin = std::max(path_.front().begin, record.next);
     const bool fits = offer_blocks(record, path_);

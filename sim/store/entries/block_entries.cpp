@@ -45,8 +45,11 @@ std::uint32_t BlockEntries::group_for(const BlockRun& run) const {
   }
   const auto behind = std::ranges::upper_bound(
       groups, run.begin, {}, [&](std::uint32_t group) { return groups_[group].begin(); });
-  if (behind != groups.begin() && groups_[*std::prev(behind)].end() >= run.begin) {
-    return *std::prev(behind);
+  if (behind != groups.begin()) {
+    const std::int64_t end = groups_[*std::prev(behind)].end();
+    if (end > run.begin || (end == run.begin && !ends_use(run.stream, end))) {
+      return *std::prev(behind);
+    }
   }
   return behind != groups.end() && groups_[*behind].begin() == run.end &&
                  !ends_use(run.stream, run.end)
@@ -130,9 +133,13 @@ void BlockEntries::join_new(std::uint32_t before, std::uint32_t behind) {
     return;
   }
   const bool is_behind_new = groups_[behind].entry == kNone;
+  const std::uint32_t into = is_behind_new ? before : behind;
   const Group joined = groups_[is_behind_new ? behind : before];
   free_group(is_behind_new ? behind : before);
-  add(is_behind_new ? before : behind, joined.blocks, joined.busy);
+  add(into, joined.blocks, joined.busy);
+  if (joined.hit_in == use_) {
+    hit_group(into);
+  }
 }
 
 void BlockEntries::cut(std::uint32_t at, std::int64_t block) {
@@ -152,7 +159,7 @@ void BlockEntries::cut(std::uint32_t at, std::int64_t block) {
   tail.hit_in = head.hit_in;
   tail.released_in = head.released_in;
   know(made, order_.split(head.entry, key_of(tail.stream, tail.begin()), head.size()));
-  // Where blocks are missing, the policy has counted them in.
+  // The policy has counted in the blocks that are missing.
   tail.resized = tail.begin() != head.begin() + head.size();
 }
 
@@ -479,7 +486,13 @@ void BlockEntries::note_use(StreamId stream, std::int64_t block) {
   }
 }
 
-void BlockEntries::check_invariants() const {
+void BlockEntries::check_invariants() {
+  if (!groups_blocks_) {
+    order_.check_invariants();
+    return;
+  }
+  tell_all();
+  std::int64_t evictable = 0;
   for (const std::vector<std::uint32_t>& groups : in_stream_) {
     KVTIER_ASSERT(leaves_in_part_ || groups.size() <= 1, "a sequence is one entry");
     std::int64_t end = 0;
@@ -488,12 +501,13 @@ void BlockEntries::check_invariants() const {
       KVTIER_ASSERT(!group.blocks.empty() && group.begin() >= end,
                     "a stream's entries are disjoint and in order");
       KVTIER_ASSERT(boost::icl::within(group.busy, group.blocks), "an entry is its blocks");
+      KVTIER_ASSERT(group_of_[group.entry] == at, "the policy knows each entry");
+      evictable += group.evictable;
       end = group.end();
     }
   }
-  if (new_.empty() && to_be_told_.empty() && to_be_counted_.empty()) {
-    order_.check_invariants();
-  }
+  KVTIER_ASSERT(evictable == evictable_, "evictable blocks are those of all entries");
+  order_.check_invariants();
 }
 
 }  // namespace kvtier

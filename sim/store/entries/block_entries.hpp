@@ -19,7 +19,8 @@ namespace kvtier {
 ///
 /// * sequence: all that the pool has of a stream. It leaves as a whole, if all of it may leave.
 /// * tail: a run of a stream. Blocks leave from its end, as many as are wanted or as the policy
-///   says. What comes in beside an entry becomes a part of it. A use cuts an entry where it ends.
+///   says. Blocks that come in beside an entry become a part of it. A use cuts an entry where it
+///   ends.
 ///
 /// An entry of several blocks is used once by a request's use, however many of its blocks are, and
 /// what is on the path of that use does not leave meanwhile.
@@ -47,7 +48,7 @@ class BlockEntries {
   /// Blocks come in, which may not leave yet. Returns their number.
   std::uint32_t insert(const BlockRun& run);
   /// Only where each block is an entry: it has no key.
-  std::uint32_t insert_keyless() { return order_.insert_keyless(1); }
+  std::uint32_t insert_keyless() { return order_.insert_keyless(); }
   /// A request finds them, and uses them until `release`.
   void hit(const BlockRun& run, std::uint32_t number);
   void release(const BlockRun& run, std::uint32_t number);
@@ -61,8 +62,8 @@ class BlockEntries {
   /// them.
   [[nodiscard]] std::int64_t evictable();
 
-  /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. What that
-  /// becomes a part of stays, and the admission policy may refuse that it replaces a victim. False:
+  /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. The entry
+  /// that this extends stays, and the admission policy may refuse that it replaces a victim. False:
   /// none shall leave.
   [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer);
   /// Adds to the chosen blocks (none without a successful choice) the entries that came in first.
@@ -79,9 +80,10 @@ class BlockEntries {
   [[nodiscard]] bool filters() const { return order_.filters(); }
   /// Whether a block may come in: always if its stream has an entry of several blocks.
   [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const;
-  /// A request has used or made a block. Each request tells so once of each of its blocks.
+  /// A request has used or made a block, which it tells once.
   void note_use(StreamId stream, std::int64_t block);
-  void check_invariants() const;
+  /// The policy learns of all that has changed first.
+  void check_invariants();
 
  private:
   using Intervals = boost::icl::interval_set<std::int64_t>;
@@ -133,7 +135,7 @@ class BlockEntries {
   /// The group's blocks from this one on are a group of their own.
   void cut(std::uint32_t group, std::int64_t block);
   [[nodiscard]] std::int64_t count_evictable(const Group& group) const;
-  /// Whether blocks of it may leave is another question from here on.
+  /// Its evictable blocks have to be counted again.
   void change(std::uint32_t group);
   void change_path();
   void tell_size(Group& group);

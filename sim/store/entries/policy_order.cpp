@@ -57,9 +57,9 @@ std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::i
   return at;
 }
 
-std::uint32_t PolicyOrder::insert_keyless(std::int64_t blocks) {
+std::uint32_t PolicyOrder::insert_keyless() {
   // Streams have lower numbers.
-  return insert(key_of(kNoStream, static_cast<std::int64_t>(++keyless_ % UINT32_MAX)), 0, blocks);
+  return insert(key_of(kNoStream, static_cast<std::int64_t>(++keyless_ % UINT32_MAX)), 0, 1);
 }
 
 void PolicyOrder::hit(std::uint32_t entry) {

@@ -33,8 +33,8 @@ class PolicyOrder final : private VictimSet {
 
   /// An entry of so many blocks, which may not leave yet. Returns its number.
   std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks);
-  /// An entry whose blocks have no key.
-  std::uint32_t insert_keyless(std::int64_t blocks);
+  /// An entry of a block that has no key.
+  std::uint32_t insert_keyless();
   /// A request finds it, and uses it until `release`.
   void hit(std::uint32_t entry);
   void release(std::uint32_t entry);
@@ -78,7 +78,6 @@ class PolicyOrder final : private VictimSet {
     }
   }
   [[nodiscard]] bool is_offered(std::uint32_t entry) const { return offers(EntryId{entry}); }
-  [[nodiscard]] std::size_t size() const { return entries_.size() - free_.size(); }
   void check_invariants() const;
 
  private:

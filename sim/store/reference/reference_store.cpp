@@ -240,6 +240,7 @@ class BlockPool {
     order_.erase(place(*block));
     if (block->entry != PolicyOrder::kNone) {
       policies_->remove(run_of(*block), block->entry);
+      by_entry_.erase(block->entry);
     }
     blocks_.erase(block->self);
   }
@@ -335,6 +336,7 @@ class BlockPool {
   std::vector<Block*> take_chosen(std::int64_t wanted) {
     if (!policies_->has_chosen() && !choose(wanted, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : wanted);
+      KVTIER_ASSERT(policies_->has_chosen(), "there is enough that may leave");
     }
     std::vector<Block*> chosen;
     for (const auto& [run, number] : policies_->take_chosen()) {
@@ -551,6 +553,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (const auto& pool : pools_) {
       pool->advance(now);
     }
+    const Use use(pools_, {});
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       const PoolRules& rules = rules_.pools[i];
       if (rules.relief && rules.relief->in_background) {
@@ -668,6 +671,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   bool grow(RequestId id, const Context& context) override {
     Request& request = requests_.at(id.value);
+    Use use(pools_, {});
     if (rules_.requests_in_first) {
       const std::int64_t wanted =
           blocks_up(context.tokens, block()) - blocks_up(request.context.tokens, block());
@@ -678,7 +682,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
-      const Use use(pools_, context);
+      use.extend(context);
       publish(request, context.tokens);
     }
     return true;
@@ -892,7 +896,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     /// Tokens whose blocks admission policies know of.
     Tokens noted{};
   };
-  /// What the request loads is in its memory.
+  /// The loads of a request have ended.
   void end_loads(Request& request) {
     for (const Load& load : request.loads) {
       end_load(load.pool, load.block);
@@ -966,6 +970,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     evicted_behind_.clear();
+    const Use use(pools_, {});
     result.fits = offer_blocks(requests_.at(id.value).record, keys);
     std::erase_if(result.written, [&](const Stretch& block) {
       return pools_[1]->find({block.stream, block.begin}) == nullptr;
@@ -1169,6 +1174,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (end <= record.next) {
       return true;
     }
+    const Use use(pools_, {request.context.stream, size_behind() * end});
     keys.erase(keys.begin(), keys.begin() + record.next);
     const bool fits = offer_blocks(record, keys);
     record.next = fits ? end : record.next;
@@ -1333,7 +1339,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (std::size_t at = 0; at < keys.size(); ++at) {
       order.push_back(from_tail ? keys.size() - 1 - at : at);
     }
-    if (from_tail && has_entries(rules_.pools[i].unit)) {
+    if (from_tail && pools_[i]->groups_blocks()) {
       for (auto begin = order.begin(); begin != order.end();) {
         const auto end = std::find_if(begin, order.end(), [&](std::size_t at) {
           return keys[at].first != keys[*begin].first;

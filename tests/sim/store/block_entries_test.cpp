@@ -167,7 +167,7 @@ TEST(BlockEntries, AUseCutsATailWhereItEnds) {
             (std::vector<Key>{{stream, 2}, {stream, 3}, {stream, 4}, {stream, 5}, {stream, 1}}));
 }
 
-TEST(BlockEntries, WhatANewcomerBelongsToStays) {
+TEST(BlockEntries, TheEntryThatANewcomerExtendsStays) {
   Streams streams;
   const StreamId stream = streams.open();
   const StreamId other = streams.open();

@@ -58,7 +58,8 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     PoolRules& pool = rules.pools[i];
     pool.lease_newcomers = pool.lease.ns == 0 || random.index(3) > 0;
     pool.leaves_only = pool.eviction != "arc" && !entries && random.index(3) == 0;
-    if (pool.eviction == "lru" && !entries && !(i == 1 && is_offload(rules)) && random.index(3) == 0) {
+    if (pool.eviction == "lru" && !entries && !(i == 1 && is_offload(rules)) &&
+        random.index(3) == 0) {
       const Tokens border(1 + random.index(12));
       pool.retention.push_back({.from = Tokens(random.index(border.value)),
                                 .to = border,
