@@ -51,7 +51,7 @@ TEST(HardwareFiles, ReadStrictlyAndRoundTrip) {
 void add_figures(const Json& json, const std::string& path, Lines& figures) {
   for (const auto& [key, value] : json.items()) {
     const std::string below = path.empty() ? key : path + "." + key;
-    if (value.is_object() && key != "sources") {
+    if (value.is_object() && key != "sources" && key != "engine_profiles") {
       add_figures(value, below, figures);
     } else if (value.is_number() ||
                (value.is_string() && key != "name" && key != "source" && key != "profile" &&

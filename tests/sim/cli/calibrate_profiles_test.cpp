@@ -46,19 +46,22 @@ TEST_F(CalibrateProfiles, NamesMissingOptionsForATable) {
       {"calibrate", "--from-table", table, "--model", "llama2-7b", "--out", "p.json", "--columns",
        "standart"},
       {"--columns: expected one of standard, aiconfigurator_allreduce, "
-       "aiconfigurator_computescale, aiconfigurator_context_attention, "
-       "aiconfigurator_context_attention_common, aiconfigurator_context_attention_full, "
-       "aiconfigurator_context_mla, aiconfigurator_gemm, aiconfigurator_gemm_common, "
-       "aiconfigurator_generation_attention, "
-       "aiconfigurator_generation_attention_common, aiconfigurator_generation_attention_full, "
-       "aiconfigurator_generation_mla, aiconfigurator_mla_context_module, "
+       "aiconfigurator_allreduce_fused, aiconfigurator_computescale, "
+       "aiconfigurator_context_attention, aiconfigurator_context_attention_common, "
+       "aiconfigurator_context_attention_full, aiconfigurator_context_mla, "
+       "aiconfigurator_dsa_context_module_common, "
+       "aiconfigurator_dsa_generation_module_common, aiconfigurator_gdn, aiconfigurator_gemm, "
+       "aiconfigurator_gemm_block, aiconfigurator_gemm_common, aiconfigurator_gemm_plain, "
+       "aiconfigurator_generation_attention, aiconfigurator_generation_attention_common, "
+       "aiconfigurator_generation_attention_full, aiconfigurator_generation_mla, "
+       "aiconfigurator_mla_context_module, aiconfigurator_mla_context_module_block, "
        "aiconfigurator_mla_context_module_common, aiconfigurator_mla_generation_module, "
+       "aiconfigurator_mla_generation_module_block, "
        "aiconfigurator_mla_generation_module_common, aiconfigurator_moe, "
-       "aiconfigurator_moe_common, "
-       "aiconfigurator_nccl, aiconfigurator_scale_matrix, llmservingsim_attention, "
-       "llmservingsim_dense, llmservingsim_moe, llmservingsim_per_sequence, vidur_attention, "
-       "vidur_attention_medians, "
-       "vidur_linear, vidur_linear_medians, or the "
+       "aiconfigurator_moe_common, aiconfigurator_moe_mxfp8, aiconfigurator_nccl, "
+       "aiconfigurator_scale_matrix, llmservingsim_attention, llmservingsim_dense, "
+       "llmservingsim_moe, llmservingsim_per_sequence, vidur_attention, "
+       "vidur_attention_medians, vidur_linear, vidur_linear_medians, or the "
        "path of a file, got \"standart\" (did you mean \"standard\"?)"});
   expect_bad_input({"calibrate", "--from-table", table, "--columns", "standard", "--columns",
                     "standard", "--model", "llama2-7b", "--out", "p.json"},

@@ -182,28 +182,52 @@ TEST(BlockEntries, TheEntryThatANewcomerExtendsStays) {
   }
 }
 
-/// Random blocks, some of which may leave, uses and choices.
+/// Blocks that may leave of streams that are not used: of a sequence all or none, of a tail at
+/// least those behind the last one that has to stay.
+std::int64_t least_evictable(const Pool& pool, bool in_part, const std::vector<Key>& path) {
+  std::map<StreamId, std::vector<bool>> of_stream;
+  std::map<StreamId, Stretch> ends;
+  for (const auto& [key, number] : pool.numbers) {
+    of_stream[key.first].push_back(pool.may_leave.contains(key));
+    ends.try_emplace(key.first, Stretch{key.first, key.second, 0}).first->second.end = key.second;
+  }
+  std::int64_t least = 0;
+  for (const auto& [stream, may_leave] : of_stream) {
+    const auto behind = std::find(may_leave.rbegin(), may_leave.rend(), false);
+    const bool counts = in_part || behind == may_leave.rend();
+    const bool used = std::ranges::any_of(path, [&, id = stream](const Key& key) {
+      return key.first == id && ends.at(id).begin <= key.second && key.second <= ends.at(id).end;
+    });
+    least += used || !counts ? 0 : behind - may_leave.rbegin();
+  }
+  return least;
+}
+
+/// Random blocks of streams and their forks: some may leave, some are removed. Uses and choices.
 TEST(BlockEntries, LeaveAsTheirUnitSays) {
+  constexpr std::int64_t kFork = 3;
   for (const EvictionUnit unit : {EvictionUnit::tail, EvictionUnit::sequence}) {
     const bool in_part = unit == EvictionUnit::tail;
     std::int64_t left = 0;
     std::int64_t refused = 0;
-    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    for (std::uint64_t seed = 1; seed <= 300; ++seed) {
       RandomStream random(seed, "tests/block_entries");
       Streams streams;
-      for (int i = 0; i < 6; ++i) {
-        streams.open();
+      for (int i = 0; i < 3; ++i) {
+        const StreamId root = streams.open();
+        streams.open(root, kBlock * kFork);
       }
       Pool pool(unit, streams);
-      for (int step = 0; step < 60; ++step) {
+      for (int step = 0; step < 80; ++step) {
         SCOPED_TRACE(testing::Message() << "seed " << seed << " step " << step);
         const StreamId stream{static_cast<std::uint32_t>(random.index(6))};
         const std::int64_t end = 1 + random.index(10);
         std::vector<Key> path;
         for (std::int64_t block = 0; block < end; ++block) {
-          path.emplace_back(stream, block);
+          path.emplace_back(streams.stream_at(stream, kBlock * (block + 1) - Tokens(1)), block);
         }
-        const std::int64_t action = random.index(4);
+        const Context context{stream, kBlock * end};
+        const std::int64_t action = random.index(6);
         if (action == 0) {
           for (const Key& key : path) {
             if (!pool.numbers.contains(key)) {
@@ -211,20 +235,32 @@ TEST(BlockEntries, LeaveAsTheirUnitSays) {
             }
           }
         } else if (action == 1) {
-          pool.use({stream, kBlock * end}, path);
+          pool.use(context, path);
         } else if (action == 2 && pool.numbers.contains(path.back())) {
           pool.offer(path.back(), random.index(2) == 0);
-        } else if (action == 3) {
-          const bool used = random.index(2) == 0;
-          if (used) {
-            pool.entries.begin_use({stream, kBlock * end});
+        } else if (action == 3 && pool.numbers.contains(path.back())) {
+          pool.entries.remove(run_of(path.back()), pool.numbers.at(path.back()));
+          pool.numbers.erase(path.back());
+          pool.may_leave.erase(path.back());
+        } else if (action >= 4) {
+          const bool in_use = random.index(2) == 0;
+          if (in_use) {
+            pool.entries.begin_use(context);
           }
+          const BlockRun newcomer = run_of(path.back());
+          const bool for_newcomer = random.index(3) == 0 && !pool.numbers.contains(path.back());
           const std::set<Key> before = pool.blocks();
           const std::set<Key> could = pool.may_leave;
           const std::int64_t evictable = pool.entries.evictable();
+          const std::int64_t least =
+              least_evictable(pool, in_part, in_use ? path : std::vector<Key>{});
+          EXPECT_GE(evictable, least);
+          EXPECT_TRUE(in_part || evictable == least);
           const std::int64_t wanted = 1 + random.index(8);
-          const bool chosen = pool.entries.choose(wanted, Demand::save, nullptr);
-          EXPECT_EQ(chosen, wanted <= evictable) << "all that may leave can be chosen";
+          const bool chosen =
+              pool.entries.choose(wanted, Demand::save, for_newcomer ? &newcomer : nullptr);
+          EXPECT_TRUE(chosen == (wanted <= evictable) || (for_newcomer && !chosen))
+              << "all that may leave can be chosen";
           refused += chosen ? 0 : 1;
           const std::vector<Key> gone = pool.take_chosen();
           left += std::ssize(gone);
@@ -232,14 +268,16 @@ TEST(BlockEntries, LeaveAsTheirUnitSays) {
                       (in_part ? std::ssize(gone) == wanted : std::ssize(gone) >= wanted));
           for (const Key& key : gone) {
             EXPECT_TRUE(could.contains(key)) << "it may leave";
-            EXPECT_FALSE(used && key.first == stream && key.second < end) << "it is not used";
+            EXPECT_FALSE(in_use && std::ranges::count(path, key) > 0) << "it is not used";
+            EXPECT_FALSE(for_newcomer && !in_part && key.first == newcomer.stream)
+                << "it is not what the newcomer extends";
             for (const Key& other : before) {
               EXPECT_TRUE(in_part || other.first != key.first ||
                           std::ranges::count(gone, other) > 0)
                   << "a sequence leaves whole";
             }
           }
-          if (used) {
+          if (in_use) {
             pool.entries.end_use();
           }
         }
