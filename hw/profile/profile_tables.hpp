@@ -57,8 +57,8 @@ inline constexpr const char* kModuleVariant = "module";
                                                            std::string_view matrix);
 [[nodiscard]] bool is_matrix_of_attention(std::string_view matrix);
 [[nodiscard]] DataType type_of_matrix(const ModelConfig& model, std::string_view matrix);
-/// The table of a model's matrix. Weights in fp8 of models with experts have block scales: they take
-/// a table of fp8_block, otherwise of fp8.
+/// The table of a model's matrix. Weights in fp8 of models with experts have block scales: they
+/// take a table of fp8_block, otherwise of fp8.
 [[nodiscard]] std::optional<ShapedTable> table_of_matrix(const Profile& profile,
                                                          const ModelConfig& model,
                                                          const MatrixShape& matrix);

@@ -481,8 +481,7 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
   }
   if (tiers.dram && !victims) {
     blocks.hit_cap_behind = coin() ? HitCap::last_token : HitCap::none;
-    tiers.dram->blocks->pool.leaves_only =
-        tiers.dram->eviction.name != "arc" && !entries && coin();
+    tiers.dram->blocks->pool.leaves_only = tiers.dram->eviction.name != "arc" && !entries && coin();
     if (coin()) {
       tiers.dram->blocks->pool.relief =
           Relief{.from = 0.7,
