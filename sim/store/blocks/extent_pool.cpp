@@ -417,7 +417,7 @@ void ExtentPool::let_go_ranked(std::uint32_t at, End first) {
 }
 
 void ExtentPool::join_in_stream(std::uint32_t at) {
-  if (!groups_blocks()) [[likely]] {
+  if (groups() == nullptr) [[likely]] {
     return;
   }
   if (const std::uint32_t behind = extents_[at].behind; behind != kNone) {
@@ -1213,7 +1213,7 @@ void ExtentPool::check_invariants() const {
                         extent.begin >= position && !extent.duplicate,
                     "a stream's extents are disjoint and in order");
       position = extent.end;
-      if (groups_blocks()) {
+      if (groups() != nullptr) {
         check_offered(at);
       }
       resident += extent.size();

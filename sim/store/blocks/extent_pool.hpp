@@ -51,7 +51,8 @@ class ExtentPool {
   [[nodiscard]] std::int64_t used() const { return used_; }
   [[nodiscard]] std::int64_t free() const { return rules_.capacity - used_; }
   [[nodiscard]] std::int64_t evictable() const {
-    return groups_blocks() ? policies_->evictable() : evictable_ - (has_leases() ? leased() : 0);
+    return groups() != nullptr ? policies_->evictable()
+                               : evictable_ - (has_leases() ? leased() : 0);
   }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
 
@@ -98,13 +99,10 @@ class ExtentPool {
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
   /// Whether they are, and each block is an entry of theirs, and so an extent.
   [[nodiscard]] bool ranks_blocks() const { return is_ranked() && !policies_->groups(); }
-  /// Whether blocks of a stream may be one entry of theirs.
-  [[nodiscard]] bool groups_blocks() const { return policies_ != nullptr && policies_->groups(); }
-  /// A request uses a context, until end_use: entries of several blocks do not leave meanwhile if
-  /// they have some of it.
-  void begin_use(const Context& context) { policies_->begin_use(context); }
-  void extend_use(const Context& context) { policies_->extend_use(context); }
-  void end_use() { policies_->end_use(); }
+  /// Their entries, if blocks of a stream may be one; else null.
+  [[nodiscard]] BlockEntries* groups() const {
+    return policies_ != nullptr && policies_->groups() ? policies_.get() : nullptr;
+  }
   /// Whether a block may come in.
   [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const {
     return policies_ == nullptr || policies_->admits(stream, block);
@@ -160,7 +158,7 @@ class ExtentPool {
   /// Blocks of a path that is used which are a part of evictable(): none of entries of several
   /// blocks.
   [[nodiscard]] std::int64_t evictable_of(const Piece& used) const {
-    return is_evictable(used.segment) && !groups_blocks() ? used.end - used.begin : 0;
+    return is_evictable(used.segment) && groups() == nullptr ? used.end - used.begin : 0;
   }
   /// Whether blocks of an extent may leave.
   [[nodiscard]] bool is_evictable(std::uint32_t extent) const {

@@ -17,6 +17,7 @@ namespace kvtier {
 namespace {
 
 using Pools = std::vector<std::shared_ptr<ExtentPool>>;
+using Use = UseOfPools<Pools>;
 
 class ExtentStore final : public Store, private OffloadCalls {
  public:
@@ -38,7 +39,6 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const EdgeRules& edge) { return edge.exclusive; }) &&
                     std::any_of(rules.pools.begin(), rules.pools.end(),
                                 [](const PoolRules& pool) { return pool.round > 1; })),
-        groups_blocks_(pools_.front()->groups_blocks()),
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
         arriving_(pools_.size()),
@@ -56,7 +56,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     // Victims may go to the next pool, which has to know the time.
-    const Use use(*this, {});
+    const Use use(pools_, {});
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
         const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
@@ -78,7 +78,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     request.found =
         (rules_.requests_in_first && !has_victims_behind_ ? match.by_pool[0] : match.tokens).value /
         block();
-    Use use(*this, {prompt.stream, Tokens(request.found * block())});
+    Use use(pools_, {prompt.stream, Tokens(request.found * block())});
     const Tokens taken = std::max(room.taken, match.tokens);
     request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
@@ -119,7 +119,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   bool grow(RequestId id, const Context& context) override {
     Request& request = requests_[id.value];
-    Use use(*this, {});
+    Use use(pools_, {});
     if (rules_.requests_in_first) {
       ExtentPool& pool = *pools_.front();
       const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
@@ -139,7 +139,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_[id.value];
-    const Use use(*this, {request.context.stream, tokens});
+    const Use use(pools_, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
@@ -150,12 +150,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   void loaded(RequestId id) override {
-    const Use use(*this, requests_[id.value].context);
+    const Use use(pools_, requests_[id.value].context);
     end_loads(requests_[id.value]);
   }
   void publish_loaded(RequestId id) override {
     Request& request = requests_[id.value];
-    const Use use(*this, {request.context.stream, request.loaded});
+    const Use use(pools_, {request.context.stream, request.loaded});
     publish(request, request.loaded);
   }
 
@@ -177,7 +177,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
     const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
-    const Use use(*this, {});
+    const Use use(pools_, {});
     relieve_before_arrival(copy);
     for (const BlockRun& run : copy.blocks) {
       if (copy.to > 1) {
@@ -188,7 +188,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void end(RequestId id) override {
     if (offloads_) {
-      const Use use(*this, requests_[id.value].context);
+      const Use use(pools_, requests_[id.value].context);
       use_offered(requests_[id.value]);
       free_requests_.push_back(id);
     }
@@ -196,7 +196,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
-    const Use use(*this, request.context);
+    const Use use(pools_, request.context);
     note_uses(request, request.context.tokens);
     end_loads(request);
     if (rules_.requests_in_first) {
@@ -276,7 +276,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
     Offer result;
     victims_[1].clear();
-    const Use use(*this, {});
+    const Use use(pools_, {});
     result.fits = offer_blocks(requests_[id.value].record, blocks);
     if (result.fits) {
       add_blocks(offered_missing_, result.written);
@@ -376,37 +376,6 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens noted;
     /// A block whose first tokens it reuses.
     ExtentPool::Part part;
-  };
-
-  /// While this lives, a request uses a context in the pools.
-  class Use {
-   public:
-    Use(ExtentStore& store, const Context& context) : store_(store) {
-      if (store_.groups_blocks_) [[unlikely]] {
-        for (const auto& pool : store_.pools_) {
-          pool->begin_use(context);
-        }
-      }
-    }
-    ~Use() {
-      if (store_.groups_blocks_) [[unlikely]] {
-        for (const auto& pool : store_.pools_) {
-          pool->end_use();
-        }
-      }
-    }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-    void extend(const Context& context) {
-      if (store_.groups_blocks_) [[unlikely]] {
-        for (const auto& pool : store_.pools_) {
-          pool->extend_use(context);
-        }
-      }
-    }
-
-   private:
-    ExtentStore& store_;
   };
 
   RequestId new_request() {
@@ -692,7 +661,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   template <class Visit>
   void walk_written(std::size_t index, Visit visit) {
     walk(path_, rules_.pools[index].insertion, [&](BlockRun run) {
-      run.first = groups_blocks_ ? End::head : run.first;
+      run.first = pools_[index]->groups() != nullptr ? End::head : run.first;
       visit(run);
     });
   }
@@ -1258,7 +1227,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (end <= record.next) {
       return true;
     }
-    const Use use(*this, {request.context.stream, Tokens(end * size_behind())});
+    const Use use(pools_, {request.context.stream, Tokens(end * size_behind())});
     find_path(request.context.stream, record.next, end, size_behind());
     path_.front().begin = std::max(path_.front().begin, record.next);
     const bool fits = offer_blocks(record, path_);
@@ -1489,8 +1458,6 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool needs_places_;
   /// The room that one block frees below is not the one that the next one's victims need.
   bool one_by_one_;
-  /// Blocks of a stream may be one entry of a policy.
-  bool groups_blocks_;
   /// A pool has an admission policy.
   bool filters_;
   std::vector<Request> requests_;

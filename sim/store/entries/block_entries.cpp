@@ -21,7 +21,6 @@ BlockEntries::BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const 
     : block_(rules.block),
       streams_(streams),
       groups_blocks_(has_entries(rules.unit)),
-      leaves_in_part_(rules.unit == EvictionUnit::tail),
       order_(rules, bytes_per_token, registry) {}
 
 void BlockEntries::advance(SimTime now) {
@@ -40,7 +39,7 @@ const std::vector<std::uint32_t>& BlockEntries::groups_in(StreamId stream) const
 
 std::uint32_t BlockEntries::group_for(const BlockRun& run) const {
   const std::vector<std::uint32_t>& groups = groups_in(run.stream);
-  if (!leaves_in_part_) {
+  if (!order_.leaves_in_part()) {
     return groups.empty() ? kNone : groups.front();
   }
   const auto behind = std::ranges::upper_bound(
@@ -173,7 +172,7 @@ std::int64_t BlockEntries::count_evictable(const Group& group) const {
   if (is_used) {
     return 0;
   }
-  if (group.busy.empty() || !leaves_in_part_) {
+  if (group.busy.empty() || !order_.leaves_in_part()) {
     return group.busy.empty() ? group.size() : 0;
   }
   const std::int64_t first = boost::icl::last(group.busy) + 1;
@@ -234,7 +233,7 @@ void BlockEntries::tell_new(std::uint32_t at) {
   const Group& group = groups_[at];
   std::erase(new_, at);
   const EntryKey key =
-      leaves_in_part_ ? key_of(group.stream, group.begin()) : key_of_stream(group.stream);
+      order_.leaves_in_part() ? key_of(group.stream, group.begin()) : key_of_stream(group.stream);
   know(at, order_.insert(key, group.begin(), group.size()));
   if (group.hit_in > 0) {
     order_.hit(group.entry);
@@ -270,16 +269,12 @@ BlockEntries::Group& BlockEntries::known(std::uint32_t at) {
 // ---- Uses ----
 
 void BlockEntries::begin_use(const Context& context) {
-  if (groups_blocks_) {
-    ++use_;
-    extend_use(context);
-  }
+  ++use_;
+  extend_use(context);
 }
 
 void BlockEntries::extend_use(const Context& context) {
-  if (!groups_blocks_) {
-    return;
-  }
+  KVTIER_ASSERT(groups_blocks_, "a use is of entries of several blocks");
   tell_all();
   change_path();
   streams_.path(context.stream, context.tokens.value / block_.value, block_.value, path_);
@@ -289,7 +284,7 @@ void BlockEntries::extend_use(const Context& context) {
     };
     const std::vector<std::uint32_t>& groups = groups_in(stretch.stream);
     const auto found = std::ranges::find_if(groups, is_cut);
-    if (leaves_in_part_ && found != groups.end()) {
+    if (order_.leaves_in_part() && found != groups.end()) {
       cut(*found, stretch.end);
     }
   }
@@ -447,13 +442,16 @@ void BlockEntries::choose_oldest(std::int64_t blocks) {
 
 std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
   std::vector<Leaving> leaving;
+  const std::vector<PolicyOrder::Chosen> chosen = order_.take_chosen();
+  if (!groups_blocks_) {
+    for (const PolicyOrder::Chosen& block : chosen) {
+      leaving.push_back({.number = block.entry});
+    }
+    return leaving;
+  }
   // A policy may choose parts of an entry one after the other.
   std::map<std::uint32_t, std::int64_t> left;
-  for (const auto& [entry, keep] : order_.take_chosen()) {
-    if (!groups_blocks_) {
-      leaving.push_back({.number = entry});
-      continue;
-    }
+  for (const auto& [entry, keep] : chosen) {
     const Group& group = groups_[group_of_[entry]];
     std::int64_t& rest = left.emplace(entry, group.size()).first->second;
     std::int64_t before = 0;
@@ -494,7 +492,7 @@ void BlockEntries::check_invariants() {
   tell_all();
   std::int64_t evictable = 0;
   for (const std::vector<std::uint32_t>& groups : in_stream_) {
-    KVTIER_ASSERT(leaves_in_part_ || groups.size() <= 1, "a sequence is one entry");
+    KVTIER_ASSERT(order_.leaves_in_part() || groups.size() <= 1, "a sequence is one entry");
     std::int64_t end = 0;
     for (const std::uint32_t at : groups) {
       const Group& group = groups_[at];

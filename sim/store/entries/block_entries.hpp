@@ -29,7 +29,7 @@ namespace kvtier {
 /// the run is one block, and the number says which one; else the run says all.
 class BlockEntries {
  public:
-  static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr std::uint32_t kNone = PolicyOrder::kNone;
 
   /// `streams` outlives it. Throws InvariantError if the registry does not have the policies.
   BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
@@ -38,12 +38,17 @@ class BlockEntries {
   void advance(SimTime now);
   /// Whether an entry may have several blocks.
   [[nodiscard]] bool groups() const { return groups_blocks_; }
+
+  // Only of entries of several blocks.
+
   /// A request uses a context, until end_use.
   void begin_use(const Context& context);
   /// It uses more tokens of it.
   void extend_use(const Context& context);
   /// Calls no policy, so it does not throw.
   void end_use();
+  /// The blocks that may leave, those that are chosen among them.
+  [[nodiscard]] std::int64_t evictable();
 
   /// Blocks come in, which may not leave yet. Returns their number.
   std::uint32_t insert(const BlockRun& run);
@@ -58,9 +63,6 @@ class BlockEntries {
   /// Whether they may leave.
   void offer(const BlockRun& run, std::uint32_t number, bool may_leave);
   [[nodiscard]] bool is_offered(const BlockRun& run, std::uint32_t number) const;
-  /// Only of entries of several blocks: the blocks that may leave, those that are chosen among
-  /// them.
-  [[nodiscard]] std::int64_t evictable();
 
   /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. The entry
   /// that this extends stays, and the admission policy may refuse that it replaces a victim. False:
@@ -150,7 +152,6 @@ class BlockEntries {
   Tokens block_;
   const Streams& streams_;
   bool groups_blocks_;
-  bool leaves_in_part_;
   PolicyOrder order_;
 
   std::uint64_t use_ = 1;
@@ -166,6 +167,38 @@ class BlockEntries {
   std::vector<std::uint32_t> to_be_counted_;
   std::vector<std::uint32_t> to_be_told_;
   std::int64_t evictable_ = 0;
+};
+
+/// While this lives, a request uses a context in pools. If their entries have several blocks, those
+/// with some of it do not leave meanwhile.
+template <class Pools>
+class UseOfPools {
+ public:
+  UseOfPools(const Pools& pools, const Context& context) : pools_(pools) {
+    for_each([&](BlockEntries& entries) { entries.begin_use(context); });
+  }
+  ~UseOfPools() {
+    for_each([](BlockEntries& entries) { entries.end_use(); });
+  }
+  UseOfPools(const UseOfPools&) = delete;
+  UseOfPools& operator=(const UseOfPools&) = delete;
+
+  /// It uses more tokens of it.
+  void extend(const Context& context) {
+    for_each([&](BlockEntries& entries) { entries.extend_use(context); });
+  }
+
+ private:
+  template <class Act>
+  void for_each(Act act) const {
+    if (pools_.front()->groups() != nullptr) [[unlikely]] {
+      for (const auto& pool : pools_) {
+        act(*pool->groups());
+      }
+    }
+  }
+
+  const Pools& pools_;
 };
 
 /// Null if the pool of blocks has an order of its own.

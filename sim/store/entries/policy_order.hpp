@@ -30,6 +30,8 @@ class PolicyOrder final : private VictimSet {
   PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const PolicyRegistry& registry);
 
   void advance(SimTime now) { now_ = now; }
+  /// Whether the unit is a tail.
+  [[nodiscard]] bool leaves_in_part() const { return leaves_in_part_; }
 
   /// An entry of so many blocks, which may not leave yet. Returns its number.
   std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks);

@@ -73,7 +73,7 @@ struct Block {
   bool leasable = false;
   std::int64_t priority = 0;
   /// The number by which a policy of the registry knows it.
-  std::uint32_t entry = PolicyOrder::kNone;
+  std::uint32_t entry = BlockEntries::kNone;
   std::list<Block>::iterator self;
 };
 
@@ -238,7 +238,7 @@ class BlockPool {
     }
     --used;
     order_.erase(place(*block));
-    if (block->entry != PolicyOrder::kNone) {
+    if (block->entry != BlockEntries::kNone) {
       policies_->remove(run_of(*block), block->entry);
       by_entry_.erase(block->entry);
     }
@@ -277,13 +277,13 @@ class BlockPool {
     block->used = now_;
     block->leasable = block->leasable || used_it;
     block->uses += used_it ? 1 : 0;
-    if (block->entry != PolicyOrder::kNone) {
+    if (block->entry != BlockEntries::kNone) {
       policies_->release(run_of(*block), block->entry);
     }
     if (--block->holders == 0) {
       reach_end(block);
       order_.emplace(place(*block), block);
-      if (block->entry == PolicyOrder::kNone && !admits(block->key)) {
+      if (block->entry == BlockEntries::kNone && !admits(block->key)) {
         remove(block);
       } else {
         learn(block);
@@ -299,10 +299,10 @@ class BlockPool {
   // Policies of the registry.
 
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
-  [[nodiscard]] bool groups_blocks() const { return is_ranked() && policies_->groups(); }
-  void begin_use(const Context& context) { policies_->begin_use(context); }
-  void extend_use(const Context& context) { policies_->extend_use(context); }
-  void end_use() { policies_->end_use(); }
+  /// Its entries, if blocks of a stream may be one; else null.
+  [[nodiscard]] BlockEntries* groups() const {
+    return is_ranked() && policies_->groups() ? policies_.get() : nullptr;
+  }
   [[nodiscard]] bool admits(const Key& key) const {
     return !is_ranked() || policies_->admits(key.first, key.second);
   }
@@ -314,9 +314,11 @@ class BlockPool {
   /// A block that a request has computed has no number before that one lets it go, or another one
   /// finds it.
   void learn(Block* block) {
-    if (is_ranked() && block->entry == PolicyOrder::kNone) {
+    if (is_ranked() && block->entry == BlockEntries::kNone) {
       block->entry = block->keyed ? policies_->insert(run_of(*block)) : policies_->insert_keyless();
-      by_entry_[block->entry] = block;
+      if (groups() == nullptr) {
+        by_entry_[block->entry] = block;
+      }
     }
   }
   /// Whether the policy lets so many blocks leave, or a round, for this newcomer if there is one.
@@ -340,7 +342,7 @@ class BlockPool {
     }
     std::vector<Block*> chosen;
     for (const auto& [run, number] : policies_->take_chosen()) {
-      if (!groups_blocks()) {
+      if (groups() == nullptr) {
         chosen.push_back(by_entry_.at(number));
       }
       for (std::int64_t i = run.begin; i < run.end; ++i) {
@@ -372,7 +374,7 @@ class BlockPool {
     return found == order_.end() ? nullptr : found->second;
   }
   [[nodiscard]] std::int64_t evictable() {
-    if (groups_blocks()) {
+    if (groups() != nullptr) {
       offer_all();
       return policies_->evictable();
     }
@@ -489,7 +491,7 @@ class BlockPool {
   }
   void offer_all() {
     for (const Block& block : blocks_) {
-      if (block.entry != PolicyOrder::kNone) {
+      if (block.entry != BlockEntries::kNone) {
         policies_->offer(run_of(block), block.entry, is_free(block) && !is_kept(block));
       }
     }
@@ -532,6 +534,7 @@ class BlockPool {
 class ReferenceBlocks final : public Store, private OffloadCalls {
  public:
   using Pools = std::vector<std::shared_ptr<BlockPool>>;
+  using Use = UseOfPools<Pools>;
   ReferenceBlocks(const StoreRules& rules, const Streams& streams, Pools pools)
       : rules_(rules),
         streams_(streams),
@@ -910,36 +913,6 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       arrive(pool, block);
     }
   }
-  /// While this lives, a request uses a context in the pools.
-  class Use {
-   public:
-    Use(const Pools& pools, const Context& context) : pools_(pools) {
-      for (const auto& pool : pools_) {
-        if (pool->groups_blocks()) {
-          pool->begin_use(context);
-        }
-      }
-    }
-    ~Use() {
-      for (const auto& pool : pools_) {
-        if (pool->groups_blocks()) {
-          pool->end_use();
-        }
-      }
-    }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-    void extend(const Context& context) {
-      for (const auto& pool : pools_) {
-        if (pool->groups_blocks()) {
-          pool->extend_use(context);
-        }
-      }
-    }
-
-   private:
-    const Pools& pools_;
-  };
   void note_uses(Request& request, Tokens tokens) {
     for (std::size_t i = 0; i < pools_.size() && tokens > request.noted; ++i) {
       const Tokens size = rules_.pools[i].block;
@@ -1339,7 +1312,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (std::size_t at = 0; at < keys.size(); ++at) {
       order.push_back(from_tail ? keys.size() - 1 - at : at);
     }
-    if (from_tail && pools_[i]->groups_blocks()) {
+    if (from_tail && pools_[i]->groups() != nullptr) {
       for (auto begin = order.begin(); begin != order.end();) {
         const auto end = std::find_if(begin, order.end(), [&](std::size_t at) {
           return keys[at].first != keys[*begin].first;
@@ -1712,7 +1685,7 @@ struct TreeNode {
   /// When it came to be in both pools.
   std::int64_t in_both_since = 0;
   /// The numbers by which the policies of both pools know it.
-  std::array<std::uint32_t, 2> entries{PolicyOrder::kNone, PolicyOrder::kNone};
+  std::array<std::uint32_t, 2> entries{PolicyOrder::kNone, BlockEntries::kNone};
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(keys); }
 };

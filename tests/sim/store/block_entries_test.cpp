@@ -15,7 +15,7 @@
 namespace kvtier {
 namespace {
 
-/// What a policy was told, by key.
+/// The calls that a policy has had, by key.
 struct Told {
   std::map<EntryKey, int> hits;
   std::map<EntryKey, int> releases;
