@@ -93,8 +93,7 @@ void add_roofline(const Profile& profile, const ProfileTable& table, const Profi
     return;
   }
   const std::optional<DataType> type = is_attention ? std::nullopt : type_of(table);
-  const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
-  const double seconds = seconds_of(work_of(table)(static_cast<double>(cell.at[0]), second),
+  const double seconds = seconds_of(work_at(work_of(table), cell),
                                     usual_rates(device_rates(profile, type, table.cache)));
   gathered.roofline.push_back(
       {std::max(seconds, is_attention ? kAttentionFloor : kFloor), cell.median_seconds});

@@ -676,8 +676,7 @@ std::optional<double> roofline_seconds(const ProfileTable& table, const ProfileC
   if (std::ranges::find(kWithRoofline, table.operation) == kWithRoofline.end()) {
     return std::nullopt;
   }
-  const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
-  return seconds_of(work_of(table)(static_cast<double>(cell.at[0]), second), rates);
+  return seconds_of(work_at(work_of(table), cell), rates);
 }
 
 const char* group_of(OperationId operation) {

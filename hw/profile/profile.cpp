@@ -191,8 +191,7 @@ std::vector<ProfileOperation> make_operations() {
        latent,
        true,
        "latent attention of one prefill, one layer: the kernel alone, or with its projections "
-       "(module: DeepSeek-V3; sparse, with "
-       "an indexer: DeepSeek-V3.2, and GLM-5)"},
+       "(module: DeepSeek-V3; sparse, with an indexer: DeepSeek-V3.2, and GLM-5)"},
       {mla_decode,
        {"batch", "context"},
        {"attention_heads"},

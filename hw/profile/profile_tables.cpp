@@ -198,6 +198,11 @@ WorkOf work_of(const ProfileTable& table) {
   }
 }
 
+Work work_at(const WorkOf& work, const ProfileCell& cell) {
+  const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
+  return work(static_cast<double>(cell.at[0]), second);
+}
+
 const char* latent_variant(const ModelConfig& model) {
   const auto& known = published_latent();
   const auto* const found = std::ranges::find_if(known, [&](const PublishedLatent& one) {

@@ -100,6 +100,8 @@ inline constexpr const char* kModuleVariant = "module";
 /// that of gemm at one n and k.
 using WorkOf = std::function<Work(double, double)>;
 [[nodiscard]] WorkOf work_of(const ProfileTable& table);
+/// The same of a cell.
+[[nodiscard]] Work work_at(const WorkOf& work, const ProfileCell& cell);
 
 /// The time of a table's operation at any size; the limit is that of the profile's device. For
 /// gemm, prefill_attention, decode_attention, elementwise, rotation, copy_h2d, copy_d2h,

@@ -417,7 +417,7 @@ ProfileTiming::ProfileTiming(const ModelConfig& model, const HardwareConfig& har
     : layers_(model.layers),
       ranks_(hardware.parallel.attention_dp),
       iteration_overhead_(engine_step_time(engine, hardware)),
-      request_seconds_(engine ? engine->request_time.seconds() / hardware.host_speed : 0),
+      request_seconds_(engine_request_seconds(engine, hardware)),
       prompt_factor_(engine ? engine->prompt_factor : 1),
       attained_(attained_rates(hardware)),
       context_window_(static_cast<double>(model.context_window.value)),

@@ -119,7 +119,7 @@ class ProfileTiming final : public TimingModel {
     void add(const WorkTime& term, double count = 1);
     void multiply(double factor);
     [[nodiscard]] bool is_extrapolated() const;
-    /// Of a pass that takes so long with its host times.
+    /// Shares of a pass that takes so long with its host times.
     [[nodiscard]] TimeShares shares_of(double pass_seconds) const;
   };
   /// One operation on the tokens (or rows) of a batch, done `count` times.

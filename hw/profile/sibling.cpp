@@ -36,12 +36,18 @@ double fixed_seconds(OperationId operation) {
 
 /// All-reduces follow links. State layers and their convolution work token by token: they take the
 /// same time on H100 and H200.
+bool is_independent_of_work(const ProfileTable& table) {
+  using enum OperationId;
+  constexpr std::array kOperations{all_reduce, state_prefill, state_decode};
+  return std::ranges::find(kOperations, table.operation) != kOperations.end() ||
+         table.variant == "convolution";
+}
+
 bool is_scaled_by_work(const ProfileTable& table) {
   using enum OperationId;
   constexpr std::array kOnDevice{gemm, prefill_attention, decode_attention, elementwise, rotation,
                                  moe,  mla_prefill,       mla_decode,       quantize};
-  return std::ranges::find(kOnDevice, table.operation) != kOnDevice.end() &&
-         table.variant != "convolution";
+  return std::ranges::find(kOnDevice, table.operation) != kOnDevice.end();
 }
 
 /// Whole passes, and cells of several requests: their work is not that of one operation.
@@ -95,12 +101,9 @@ std::shared_ptr<const Profile> scale_to(const HardwareConfig& hardware, const Pr
     const Ratio ratio(device_rates(scaled, computed, table.cache),
                       device_rates(relative, computed, table.cache));
     const auto by_work = [&](const WorkOf& work, const ProfileCell& cell, OperationId operation) {
-      const double second = cell.at.size() > 1 ? static_cast<double>(cell.at[1]) : 0;
-      return factor * ratio.of(work(static_cast<double>(cell.at[0]), second), operation);
+      return factor * ratio.of(work_at(work, cell), operation);
     };
-    using enum OperationId;
-    if (table.operation == all_reduce || table.operation == state_prefill ||
-        table.operation == state_decode || table.variant == "convolution") {
+    if (is_independent_of_work(table)) {
       std::ranges::for_each(table.cells, [&](ProfileCell& cell) { scale(cell, factor); });
     } else if (table.operation == OperationId::gemm_grid) {
       for (ProfileCell& cell : table.cells) {

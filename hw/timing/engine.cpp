@@ -58,6 +58,11 @@ SimDuration engine_step_time(const std::optional<EngineConfig>& engine,
                 : hardware.efficiency.iteration_overhead;
 }
 
+double engine_request_seconds(const std::optional<EngineConfig>& engine,
+                              const HardwareConfig& hardware) {
+  return engine ? engine->request_time.seconds() / hardware.host_speed : 0;
+}
+
 Bytes engine_memory(const ModelConfig& model, const HardwareConfig& hardware,
                     std::optional<Tokens> token_budget) {
   const StartDefaults defaults = start_defaults(hardware);

@@ -103,6 +103,9 @@ void describe(V& v, EngineConfig& c) {
 /// Host time of an iteration on this hardware.
 [[nodiscard]] SimDuration engine_step_time(const std::optional<EngineConfig>& engine,
                                            const HardwareConfig& hardware);
+/// The same for each request of the iteration.
+[[nodiscard]] double engine_request_seconds(const std::optional<EngineConfig>& engine,
+                                            const HardwareConfig& hardware);
 
 /// HBM of each GPU beside weights and KV that an engine takes for an iteration of so many tokens of
 /// all ranks together: activations, logits, buffers of communication, graphs. nullopt: vLLM's

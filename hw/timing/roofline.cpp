@@ -33,7 +33,7 @@ RooflineTiming::RooflineTiming(const ModelConfig& model, const HardwareConfig& h
       ranks_(hardware.parallel.attention_dp),
       experts_(model.experts),
       iteration_overhead_(engine_step_time(engine, hardware)),
-      request_seconds_(engine ? engine->request_time.seconds() / hardware.host_speed : 0) {
+      request_seconds_(engine_request_seconds(engine, hardware)) {
   KVTIER_ASSERT(max_batch >= 1, "a timing model serves at least one request");
   const std::vector<LayerGroup> groups = layer_groups(model);
   for (const LayerGroup& group : groups) {
