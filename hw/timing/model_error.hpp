@@ -53,7 +53,7 @@ struct ErrorRange {
 [[nodiscard]] ErrorRange mean_range(const ErrorRange& one, const ErrorRange& other,
                                     double share_of_one);
 
-/// What the error of a time depends on.
+/// The facts on which the error of a time depends.
 struct TimeOrigin {
   SourceShares shares;
   /// The GPU that runs.

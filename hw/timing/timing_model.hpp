@@ -51,7 +51,7 @@ struct PrefillTime {
   WarmUp warm_up{};
   /// Operations beyond their measured sizes take a relevant part of it.
   bool extrapolated = false;
-  /// Of the pass without warm-up.
+  /// Sources of the pass without warm-up.
   TimeShares shares{};
 
   /// Time of the pass after so many passes since the last idle time.

@@ -35,7 +35,7 @@ struct TimingUse {
   std::int64_t extrapolated_prefills = 0;
   std::int64_t decode_iterations = 0;
   std::int64_t extrapolated_decode_iterations = 0;
-  /// Of passes with prompts, and of passes with running requests. Some have both.
+  /// Passes with prompts, and passes with running requests. Some have both.
   SourceSeconds prefill;
   SourceSeconds decode;
 

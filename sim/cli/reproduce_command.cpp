@@ -158,9 +158,8 @@ void add_times(Program& program, CLI::App& reproduce) {
   CLI::App* command = reproduce.add_subcommand(
       "engines",
       "Compare TPOT and TTFT with published runs of vLLM, SGLang and TensorRT-LLM, and the ranges "
-      "of "
-      "errors with the runs that they were not fitted to; exit code 1 if an error is larger than "
-      "wanted");
+      "of errors with the runs that they were not fitted to; exit code 1 if an error is larger "
+      "than wanted");
   CLI::Option* measured = command->add_option(
       "--measured", options->measured,
       "Table of runs at fixed concurrency, with the columns of aiconfigurator's published runs "

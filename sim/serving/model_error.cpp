@@ -40,10 +40,6 @@ Json shares_json(const SourceShares& shares) {
   return json;
 }
 
-Json range_json(double value, const ErrorRange& range) {
-  return {{"low", value * range.low}, {"high", value * range.high}};
-}
-
 /// The range of each statistic of a distribution; null for an empty one.
 Json ranges_json(const Json& statistics, const ErrorRange& range) {
   if (!statistics.is_object()) {
@@ -51,7 +47,7 @@ Json ranges_json(const Json& statistics, const ErrorRange& range) {
   }
   Json json;
   for (const auto& [name, value] : statistics.items()) {
-    json[name] = range_json(value.get<double>(), range);
+    json[name] = range_json(range, value.get<double>());
   }
   return json;
 }
@@ -89,6 +85,10 @@ ModelError model_error(const RunConfig& config, const Json& metrics,
   return error;
 }
 
+Json range_json(const ErrorRange& range, double value) {
+  return {{"low", value * range.low}, {"high", value * range.high}};
+}
+
 Json to_json(const ModelError& error) {
   const TimeOrigin& origin = error.prefill;
   return {{"relative", origin.relative.empty() ? Json() : Json(origin.relative)},
@@ -97,9 +97,9 @@ Json to_json(const ModelError& error) {
           {"sources",
            {{"prefill", shares_json(origin.shares)}, {"decode", shares_json(error.decode.shares)}}},
           {"factors",
-           {{"ttft", range_json(1, error.ttft)},
-            {"tpot", range_json(1, error.tpot)},
-            {"gpu_time", range_json(1, error.gpu_time)}}}};
+           {{"ttft", range_json(error.ttft)},
+            {"tpot", range_json(error.tpot)},
+            {"gpu_time", range_json(error.gpu_time)}}}};
 }
 
 Json model_error_report(const ModelError& error, const Json& metrics) {

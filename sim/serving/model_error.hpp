@@ -26,9 +26,12 @@ struct ModelError {
   ErrorRange gpu_time;
 };
 
-/// Of the whole run with its warm-up. `use` has an item for each instance.
+/// The errors of the whole run with its warm-up. `use` has an item for each instance.
 [[nodiscard]] ModelError model_error(const RunConfig& config, const Json& metrics,
                                      std::span<const SourceUse> use);
+
+/// {"low", "high"}: a value times the factors of a range.
+[[nodiscard]] Json range_json(const ErrorRange& range, double value = 1);
 
 /// Without the GPU, which the result's config names.
 [[nodiscard]] Json to_json(const ModelError& error);

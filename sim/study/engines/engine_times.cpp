@@ -260,9 +260,12 @@ bool can_draft(std::string_view model) {
 /// such another one are.
 void mark_drafted(std::vector<PredictedRun>& runs) {
   using Key = decltype(same_configuration(runs.front().run));
+  const auto is_candidate = [](const PredictedRun& one) {
+    return one.run.incomplete.empty() && can_draft(one.run.model);
+  };
   std::map<Key, std::vector<const MeasuredRun*>> alike;
   for (const PredictedRun& one : runs) {
-    if (one.run.incomplete.empty() && can_draft(one.run.model)) {
+    if (is_candidate(one)) {
       alike[same_configuration(one.run)].push_back(&one.run);
     }
   }
@@ -292,9 +295,6 @@ void mark_drafted(std::vector<PredictedRun>& runs) {
   std::map<decltype(server_of(runs.front().run)), Count> servers;
   const auto mark = [](PredictedRun& one, const char* why) {
     one.not_expressed = fmt::format("{}: {}", kDrafted, why);
-  };
-  const auto is_candidate = [](const PredictedRun& one) {
-    return one.run.incomplete.empty() && can_draft(one.run.model);
   };
   for (PredictedRun& one : runs) {
     if (!is_candidate(one)) {
@@ -544,10 +544,12 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
   mark_drafted(times.runs);
   times.by_sibling = times.by_roofline = times.runs;
   const std::size_t rows = times.runs.size();
-  const auto all = static_cast<std::int64_t>(3 * rows);
+  // In the order of TimeSource.
+  const std::array by_source{&times.runs, &times.by_sibling, &times.by_roofline};
+  const auto all = static_cast<std::int64_t>(by_source.size() * rows);
   const auto files = std::make_shared<ConfigFiles>();
   run_on_threads(
-      3 * rows, options.jobs,
+      by_source.size() * rows, options.jobs,
       [&](std::size_t i, const std::stop_token& stop) {
         RunOptions how;
         how.progress = [&](std::int64_t) {
@@ -555,14 +557,8 @@ EngineTimes predict_measured_runs(const fs::path& path, const ConfigDirectory& p
             throw Stopped();
           }
         };
-        const std::size_t at = i % rows;
-        if (i < rows) {
-          predict(times.runs[at], presets, files, how, TimeSource::measured);
-        } else if (i < 2 * rows) {
-          predict(times.by_sibling[at], presets, files, how, TimeSource::sibling);
-        } else {
-          predict(times.by_roofline[at], presets, files, how, TimeSource::roofline);
-        }
+        predict((*by_source[i / rows])[i % rows], presets, files, how,
+                static_cast<TimeSource>(i / rows));
       },
       [&](std::int64_t done) {
         if (options.progress) {

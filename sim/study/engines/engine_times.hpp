@@ -53,7 +53,7 @@ struct PredictedRun {
   bool has_experts = false;
   double ttft_seconds = 0;
   double tpot_seconds = 0;
-  /// What the error of the predicted TPOT depends on.
+  /// The sources of the predicted TPOT.
   TimeOrigin times;
   std::string not_expressed;
 

@@ -10,6 +10,7 @@
 
 #include "sim/core/fingerprint.hpp"
 #include "sim/core/statistics.hpp"
+#include "sim/serving/model_error.hpp"
 
 namespace kvtier {
 namespace {
@@ -131,8 +132,6 @@ void add_ranges(const EngineTimes& times, bool has_experts, std::vector<ClassRan
   }
   add({.source = kMixed, .has_experts = has_experts});
 }
-
-Json range_json(const ErrorRange& range) { return {{"low", range.low}, {"high", range.high}}; }
 
 }  // namespace
 

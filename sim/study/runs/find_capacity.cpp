@@ -51,6 +51,10 @@ std::string name_of(const std::string& pointer) {
 
 const char* relation(const SloCondition& condition) { return condition.at_most ? "<=" : ">="; }
 
+bool holds(const SloCondition& condition, double value) {
+  return condition.at_most ? value <= condition.bound : value >= condition.bound;
+}
+
 /// Parses one condition; nullopt if it is malformed.
 std::optional<SloCondition> parse_condition(const std::string& text) {
   const std::size_t at = std::min(text.find("<="), text.find(">="));
@@ -255,9 +259,7 @@ class Search {
     for (const SloCondition& condition : slo_) {
       const auto value = mean_where_present(results, condition.pointer);
       trial.values.push_back(value);
-      trial.meets =
-          trial.meets &&
-          (!value || (condition.at_most ? *value <= condition.bound : *value >= condition.bound));
+      trial.meets = trial.meets && (!value || holds(condition, *value));
     }
     trial.requests_per_second = mean_of(results, "/metrics/requests_per_second");
     trial.slots_in_use = mean_of(results, "/load/slots_in_use_fraction");
@@ -361,10 +363,7 @@ bool meets_scaled(const CapacitySearch& search, const CapacityTrial& trial, doub
   bool meets = trial.overloaded == 0;
   for (std::size_t c = 0; c < search.slo.size() && meets; ++c) {
     const SloCondition& condition = search.slo[c];
-    if (trial.values[c]) {
-      const double value = *trial.values[c] * scale_of(condition, longer);
-      meets = condition.at_most ? value <= condition.bound : value >= condition.bound;
-    }
+    meets = !trial.values[c] || holds(condition, *trial.values[c] * scale_of(condition, longer));
   }
   return meets;
 }
@@ -413,6 +412,12 @@ std::string outcome(const CapacityTrial& trial) {
   return trial.meets ? "met" : "missed";
 }
 
+/// Rent per million output tokens at another capacity, which the rate of the trial has become.
+std::optional<double> dollars_at(const CapacityTrial& trial, const std::optional<double>& rate) {
+  return rate ? std::optional(trial.dollars_per_million_output_tokens * trial.rate / *rate)
+              : std::nullopt;
+}
+
 /// The range of the capacity and of the cost by the errors of times; "-": beyond the tried rates.
 std::string describe_range(const CapacitySearch& search) {
   const CapacityTrial& trial = search.trials[*search.capacity];
@@ -420,12 +425,12 @@ std::string describe_range(const CapacitySearch& search) {
     return "";
   }
   const CapacityRange range = capacity_range(search);
-  const double dollars = trial.dollars_per_million_output_tokens;
   const auto rate = [&](const std::optional<double>& of) {
     return of ? describe_rate(search.key, *of) : std::string("-");
   };
-  const auto cost = [&](const std::optional<double>& of) {
-    return of ? fmt::format("{:.2f}", dollars * trial.rate / *of) : std::string("-");
+  const auto cost = [&](const std::optional<double>& at) {
+    const auto dollars = dollars_at(trial, at);
+    return dollars ? fmt::format("{:.2f}", *dollars) : std::string("-");
   };
   return fmt::format("80 % range by the errors of times ({}): {} to {}, {} to {} dollars.\n",
                      describe_classes(*trial.model_error), rate(range.low), rate(range.high),
@@ -620,15 +625,13 @@ Json to_json(const CapacitySearch& search) {
   if (search.capacity && search.trials[*search.capacity].model_error) {
     const CapacityTrial& trial = search.trials[*search.capacity];
     const CapacityRange range = capacity_range(search);
-    const auto rate = [](const std::optional<double>& of) { return of ? Json(*of) : Json(); };
-    const auto dollars = [&](const std::optional<double>& of) {
-      return of ? Json(trial.dollars_per_million_output_tokens * trial.rate / *of) : Json();
-    };
+    const auto number = [](const std::optional<double>& of) { return of ? Json(*of) : Json(); };
     json["model_error"] = to_json(*trial.model_error);
-    json["model_error"]["capacity" + suffix] = {{"low", rate(range.low)},
-                                                {"high", rate(range.high)}};
-    json["model_error"]["dollars_per_million_output_tokens"] = {{"low", dollars(range.high)},
-                                                                {"high", dollars(range.low)}};
+    json["model_error"]["capacity" + suffix] = {{"low", number(range.low)},
+                                                {"high", number(range.high)}};
+    json["model_error"]["dollars_per_million_output_tokens"] = {
+        {"low", number(dollars_at(trial, range.high))},
+        {"high", number(dollars_at(trial, range.low))}};
   }
   json["trials"] = Json::array();
   for (const CapacityTrial& trial : search.trials) {

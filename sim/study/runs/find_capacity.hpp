@@ -69,7 +69,7 @@ struct CapacityTrial {
   std::string bottleneck;
   /// Rent of GPUs and used tiers in the measured time.
   double dollars_per_million_output_tokens = 0;
-  /// Of the first replication.
+  /// The errors of the first replication.
   std::optional<ModelError> model_error;
 };
 

@@ -7,7 +7,7 @@
 
 #include "sim/serving/model_error.hpp"
 
-/// What results say about the errors of their times.
+/// Texts on the errors of the times of results.
 namespace kvtier {
 
 /// A row of a table: its label, and the text for results of one config.

@@ -144,20 +144,23 @@ TEST(ProfileLayers, LatentAttentionOfOtherWidthsTakesTheRoofline) {
   EXPECT_FALSE(table_of_latent_attention(profile, decode, model, 1));
 }
 
+ProfileTable experts_of(const ModelConfig& model, DataType type) {
+  return {.operation = OperationId::moe,
+          .variant = "test",
+          .method = "test",
+          .dtype = type,
+          .shape = {{"hidden_size", model.hidden_size},
+                    {"intermediate_size", model.experts->intermediate_size},
+                    {"experts", model.experts->routed},
+                    {"top_k", model.experts->active},
+                    {"expert_gpus", 1}},
+          .axes = {"tokens"},
+          .cells = {cell({1}, 1e-4), cell({16384}, 1e-2)}};
+}
+
 TEST(ProfileLayers, ExpertsTakeTheTimeOfTheirTableTimesTheFactor) {
   const ModelConfig model = test::load_model("qwen3-30b-a3b");
-  ProfileTable experts{.operation = OperationId::moe,
-                       .variant = "test",
-                       .method = "test",
-                       .dtype = DataType::bf16,
-                       .shape = {{"hidden_size", model.hidden_size},
-                                 {"intermediate_size", model.experts->intermediate_size},
-                                 {"experts", model.experts->routed},
-                                 {"top_k", model.experts->active},
-                                 {"expert_gpus", 1}},
-                       .axes = {"tokens"},
-                       .cells = {cell({1}, 1e-4), cell({16384}, 1e-2)}};
-  const HardwareConfig hardware = hardware_of(profile_of({experts}));
+  const HardwareConfig hardware = hardware_of(profile_of({experts_of(model, DataType::bf16)}));
   EngineConfig engine;
   engine.expert_factor = 1;
   const ProfileTiming once(model, hardware, KeyPositions::embedded, 1, engine);
@@ -366,24 +369,12 @@ TEST(ProfileLayers, StateLayersTakeTheTimesOfTheirTables) {
 
 TEST(ProfileLayers, ExpertsWithActivationsOfMxfp8HaveATableOfTheirOwn) {
   ModelConfig model = test::load_model("gpt-oss-120b");
-  const auto experts = [&](DataType type) {
-    return ProfileTable{.operation = OperationId::moe,
-                        .variant = "test",
-                        .method = "test",
-                        .dtype = type,
-                        .shape = {{"hidden_size", model.hidden_size},
-                                  {"intermediate_size", model.experts->intermediate_size},
-                                  {"experts", model.experts->routed},
-                                  {"top_k", model.experts->active},
-                                  {"expert_gpus", 1}},
-                        .axes = {"tokens"},
-                        .cells = {cell({1}, 1e-4), cell({16384}, 1e-2)}};
-  };
-  const Profile both = profile_of({experts(DataType::mxfp4), experts(DataType::mxfp4_mxfp8)});
+  const Profile both =
+      profile_of({experts_of(model, DataType::mxfp4), experts_of(model, DataType::mxfp4_mxfp8)});
   EXPECT_EQ(table_of_experts(both, model, 1, 1)->table.dtype, DataType::mxfp4);
   model.precision.compute = NumberFormat::fp8;
   EXPECT_EQ(table_of_experts(both, model, 1, 1)->table.dtype, DataType::mxfp4_mxfp8);
-  EXPECT_FALSE(table_of_experts(profile_of({experts(DataType::mxfp4)}), model, 1, 1));
+  EXPECT_FALSE(table_of_experts(profile_of({experts_of(model, DataType::mxfp4)}), model, 1, 1));
 }
 
 TEST(ProfileLayers, MatricesOfModelsWithExpertsHaveBlockScales) {

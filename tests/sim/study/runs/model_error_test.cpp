@@ -16,22 +16,26 @@
 namespace kvtier::test {
 namespace {
 
-/// One user at a time.
-std::vector<std::string> one_user(const std::string& hardware,
-                                  const std::string& model = "gpt-oss-120b") {
-  const Json workload{
+/// Sessions that hardly overlap.
+Json sessions_of(int rounds, const char* user_tokens, const char* response_tokens) {
+  return {
       {"generator", "multi_turn"},
       {"sessions", 20},
       {"arrival_rate", "0.02/s"},
       {"measure", "all"},
       {"multi_turn",
-       {{"rounds", 1}, {"user_tokens", "1024tokens"}, {"response_tokens", "512tokens"}}}};
+       {{"rounds", rounds}, {"user_tokens", user_tokens}, {"response_tokens", response_tokens}}}};
+}
+
+/// One user at a time.
+std::vector<std::string> one_user(const std::string& hardware,
+                                  const std::string& model = "gpt-oss-120b") {
   return {"/model=" + model,
           "/hardware=" + hardware,
           "/hardware/gpus=1",
           "/system=vllm",
           "/serving=" + Json{{"slots", 1}}.dump(),
-          "/workload=" + workload.dump()};
+          "/workload=" + sessions_of(1, "1024tokens", "512tokens").dump()};
 }
 
 Json result_of(std::vector<std::string> settings, const std::vector<std::string>& more = {}) {
@@ -66,15 +70,8 @@ TEST(ModelErrors, RangesAreFactorsOnEachStatistic) {
 
 /// The law of attention over cached tokens is too slow on some GPUs.
 TEST(ModelErrors, OfCachedPrefixesReachToShorterTimes) {
-  const Json workload{
-      {"generator", "multi_turn"},
-      {"sessions", 20},
-      {"arrival_rate", "0.02/s"},
-      {"measure", "all"},
-      {"multi_turn",
-       {{"rounds", 3}, {"user_tokens", "16000tokens"}, {"response_tokens", "16tokens"}}}};
   std::vector<std::string> settings = one_user("h100-8x", "llama-3.1-8b");
-  settings.back() = "/workload=" + workload.dump();
+  settings.back() = "/workload=" + sessions_of(3, "16000tokens", "16tokens").dump();
   const auto cached = model_error_of(result_of(settings));
   const auto computed = model_error_of(result_of(one_user("h100-8x", "llama-3.1-8b")));
   EXPECT_GT(cached->prefill.shares[TimeSource::cached_law], 0.1);
