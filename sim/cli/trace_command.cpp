@@ -490,8 +490,8 @@ void add_trace(Program& program) {
   add_table_options(*command, curve->columns, curve->input_tokens);
   command
       ->add_option("--block", curve->curve.block,
-                   "Tokens of a block. Default: the blocks that the workload names; without names "
-                   "16 tokens for a trace, whole sessions for a config")
+                   "Tokens of a block. Default: the blocks that the workload names, or else 16. "
+                   "Sessions of a config that names no tokens are cached whole")
       ->check(whole_number(1, INT32_MAX));
   command->add_flag(
       "--whole-blocks", curve->curve.whole_blocks,

@@ -77,8 +77,11 @@ class AccessOrder {
 
   [[nodiscard]] const WorkloadStatistics& statistics() const { return statistics_; }
   /// Makes the history of the next turn of a session fit the context window; returns the tokens
-  /// cut.
+  /// cut. A source that names its tokens gives the history.
   Tokens fit_history(Live& live) const {
+    if (!live.session.contents.empty()) {
+      live.history = live.session.named_history(live.next_turn);
+    }
     return fitter_ == nullptr
                ? Tokens(0)
                : fitter_->fit_history(live.history, live.session.shared_prompt.tokens,

@@ -29,9 +29,6 @@ class Accesses {
       return false;
     }
     AccessOrder::Live& live = order_.at(*slot_);
-    if (contexts_.named()) {
-      live.history = live.session.named_history(live.next_turn);
-    }
     const Tokens cut = order_.fit_history(live);
     found_when_recorded_ =
         contexts_.named() ? live.session.found_when_recorded(live.next_turn) : Tokens(0);

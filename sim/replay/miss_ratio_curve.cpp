@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "sim/core/assert.hpp"
 #include "sim/core/build.hpp"
 #include "sim/core/errors.hpp"
 #include "sim/core/rng.hpp"
@@ -85,7 +86,7 @@ Json miss_ratio_curve(const RunConfig& config, const PolicyRegistry& registry,
 
   const auto source =
       make_source(config.workload, static_cast<std::uint64_t>(config.seed), options.base_dir);
-  refuse_named_tokens(*source);
+  KVTIER_ASSERT(source->streams() == nullptr, "requests that name their tokens share blocks");
   const TurnFitter fitter(config);
   AccessOrder order(*source, &fitter);
   const EntrySize size(config);

@@ -127,7 +127,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   if (config.system.blocks) {
     return replay_blocks(config, *source, registry, options);
   }
-  refuse_named_tokens(*source);
+  refuse_named_tokens(config.system, *source);
   InstantBackend backend;
   const EmptyQueue queue;
   SessionStore tiers({.facts = store_facts(config),
@@ -146,7 +146,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   const RunningBlocks running(config);
   const bool shares = config.system.sharing == Sharing::prompts;
   const TurnFitter fitter(config);
-  AccessOrder order(*source, &fitter);
+  AccessOrder order(*source, &fitter, true);
   TurnMetrics metrics;
   std::vector<TurnMetrics> of_classes(config.workload.mix.size());
   std::int64_t turns = 0;

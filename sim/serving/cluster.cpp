@@ -225,7 +225,7 @@ Cluster::Cluster(const Setup& setup)
       observer_(setup.observer),
       stepping_(setup.stepping),
       of_blocks_(config_.system.blocks.has_value()),
-      routes_turns_(routes_turns(config_.system)),
+      stores_sessions_(stores_sessions(config_.system)),
       is_apart_(config_.cluster.disaggregation.has_value()),
       users_({.config = setup.config,
               .registry = setup.registry,
@@ -248,6 +248,7 @@ Cluster::Cluster(const Setup& setup)
       next_(static_cast<std::size_t>(config_.cluster.instances)),
       series_(static_cast<std::size_t>(config_.cluster.instances)),
       noticed_(config_.cluster.lost.size(), false) {
+  follows_contexts_ = of_blocks_ || router_.wants_blocks();
   const auto groups = instance_groups(config_);
   for (std::size_t i = 0; i < kinds_.size(); ++i) {
     if (groups[i]) {
@@ -457,7 +458,7 @@ void Cluster::arrive(SessionSlot slot) {
   Turn& turn = turns_[slot];
   turn.arrived = clock_.now();
   turn.admitted = false;
-  if (of_blocks_) {
+  if (follows_contexts_) {
     turn.content = contexts_.of(slot, users_.tokens(slot));
   }
   place(slot);
@@ -475,7 +476,7 @@ void Cluster::place(SessionSlot slot) {
     return;
   }
   turn.stage = Stage::whole;
-  if (!routes_turns_ && turn.slot) {
+  if (stores_sessions_ && turn.slot) {
     router_.send(request, turn.instance, turn.id);
   } else {
     const InstanceId chosen = router_.route(request, turn.id);
@@ -516,7 +517,7 @@ void Cluster::dispatch(SessionSlot slot, Member& member) {
                                             .begins_session = record.turn == 0,
                                             .keeps_kv = turn.stage == Stage::prefill,
                                             .fetches_kv = turn.stage == Stage::decode,
-                                            .slot = routes_turns_ ? std::nullopt : turn.slot});
+                                            .slot = stores_sessions_ ? turn.slot : std::nullopt});
   count_requests(turn.instance);
   if (member.number.value != stepping_instance_) {
     next_.set(member.number.value, member.backend.next_time());
@@ -579,7 +580,7 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   clock_.hold();
   const bool ended = users_.finish(request);
   const std::optional<SessionSlot> next = clock_.release();
-  if (of_blocks_) {
+  if (follows_contexts_) {
     contexts_.end_turn(request, ended);
     contexts_.close_ended([this](StreamId stream) {
       const bool remembered = remembers(stream);

@@ -244,7 +244,9 @@ class Cluster final : private Dispatcher {
   RunObserver* observer_;
   DecodeStepping stepping_;
   bool of_blocks_;
-  bool routes_turns_;
+  bool stores_sessions_;
+  /// Instances or the router need the tokens of requests.
+  bool follows_contexts_ = false;
   bool is_apart_;
   UserClock clock_;
   Requests users_;

@@ -66,7 +66,7 @@ void ClusterRouter::set_candidates() {
 
 RoutedRequest ClusterRouter::describe(const Request& request) {
   blocks_.clear();
-  if ((needs_.blocks || needs_.block_events) && request.context.stream.valid()) {
+  if (wants_blocks() && request.context.stream.valid()) {
     streams_.path(request.context.stream, request.context.tokens.value / block_, block_, path_);
     for (const Stretch& stretch : path_) {
       for (std::int64_t block = stretch.begin; block < stretch.end; ++block) {

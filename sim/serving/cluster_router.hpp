@@ -39,6 +39,8 @@ class ClusterRouter {
   }
   [[nodiscard]] std::int64_t instances() const { return std::ssize(loads_); }
   [[nodiscard]] bool wants_block_events() const { return needs_.block_events; }
+  /// It looks at the blocks of prompts.
+  [[nodiscard]] bool wants_blocks() const { return needs_.blocks || needs_.block_events; }
   /// It ranks instances by blocks of prompts that it sent them.
   [[nodiscard]] bool knows_sent_blocks_only() const {
     return needs_.blocks && !needs_.block_events;

@@ -173,7 +173,7 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
                      "expected \"none\" without /system/blocks");
       }
     });
-    if (generates_names(config.workload)) {
+    if (stores_sessions(system) && generates_names(config.workload)) {
       problems.add(
           config.workload.mix.empty() ? "/workload/generator" : "/workload/mix",
           "its requests share blocks, which only a system of blocks (/system/blocks) finds");
@@ -247,8 +247,9 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
     problems.add(pointer, fmt::format("expected a router of {} instances, the index of {} holds {}",
                                       instances, kind->name, needs.instances_max));
   }
+  const std::optional<BlocksConfig>& blocks = config.system.blocks;
   if (needs.block_events && is_cluster(config) &&
-      (!config.system.blocks || config.system.blocks->unit == EvictionUnit::node)) {
+      (stores_sessions(config.system) || (blocks && blocks->unit == EvictionUnit::node))) {
     problems.add(pointer, fmt::format("router {} is told which blocks instances store: expected a "
                                       "system with /system/blocks, whose unit is not node",
                                       kind->name));
@@ -270,7 +271,7 @@ bool check_router(const RunConfig& config, const PolicyChoice& router, std::int6
                                         "tiers with one block_size, got {}",
                                         kind->name, fmt::join(sizes, ", ")));
     }
-  } else if (needs.blocks && is_cluster(config) && !config.system.blocks) {
+  } else if (needs.blocks && is_cluster(config) && stores_sessions(config.system)) {
     problems.add(pointer, fmt::format("router {} needs the blocks of prompts: expected a system "
                                       "with /system/blocks",
                                       kind->name));
@@ -419,7 +420,7 @@ void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Prob
       }
     }
   }
-  if (!cluster.lost.empty() && !routes_turns(config.system)) {
+  if (!cluster.lost.empty() && stores_sessions(config.system)) {
     problems.add("/cluster/lost",
                  "expected none: a system that stores the KV of sessions, without /system/blocks, "
                  "keeps each session on its instance");
@@ -541,8 +542,8 @@ Bytes unused_hbm(const RunConfig& config) {
              engine_memory(config.model, config.hardware, config.serving.token_budget));
 }
 
-bool routes_turns(const SystemConfig& system) {
-  return system.blocks.has_value() || system.tiers.count() == 0;
+bool stores_sessions(const SystemConfig& system) {
+  return !system.blocks && system.tiers.count() > 0;
 }
 
 Bytes kv_room(const RunConfig& config) {

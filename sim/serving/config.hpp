@@ -476,9 +476,10 @@ void add_of_group(const Problems& of_group, std::size_t group, Problems& problem
     const RunConfig& config);
 /// Reports a cluster where `what` is of one instance.
 void check_one_instance(const RunConfig& config, const std::string& what, Problems& problems);
-/// Whether any instance can serve a session's next turn: they store blocks that requests share, or
-/// nothing.
-[[nodiscard]] bool routes_turns(const SystemConfig& system);
+/// Whether the system stores the KV of each session for this session alone. Other systems store
+/// blocks that any request finds, or nothing: any instance can serve any turn, and requests may
+/// name their tokens.
+[[nodiscard]] bool stores_sessions(const SystemConfig& system);
 
 /// With blocks, without tiers, or with a tier in HBM that running requests share, nothing is set
 /// aside.

@@ -118,8 +118,8 @@ Tokens TurnFitter::fit_history(Tokens& history, Tokens shared, Turn& turn) const
   return before - history;
 }
 
-void refuse_named_tokens(SessionSource& source) {
-  if (source.streams() != nullptr) {
+void refuse_named_tokens(const SystemConfig& system, SessionSource& source) {
+  if (stores_sessions(system) && source.streams() != nullptr) {
     throw ConfigError(
         "/workload/trace: its requests share blocks, which only a system of blocks "
         "(/system/blocks) finds");

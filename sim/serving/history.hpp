@@ -39,9 +39,9 @@ class TurnFitter {
   Tokens keep_first_tokens_;
 };
 
-/// Throws ConfigError for a source that names the tokens of its turns, which a replay of whole
-/// sessions would not share.
-void refuse_named_tokens(SessionSource& source);
+/// Throws ConfigError for a source that names the tokens of its turns, if the system stores the KV
+/// of sessions, which does not find the tokens that they share.
+void refuse_named_tokens(const SystemConfig& system, SessionSource& source);
 
 /// How the history of `request` was cut. The kept first tokens are the shared prompt at least;
 /// those of them that went too, because nothing else was left, count as dropped.

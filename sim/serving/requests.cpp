@@ -61,12 +61,13 @@ Requests::Requests(const Setup& setup)
 // ---- Users ----
 
 void Requests::begin() {
-  if (const auto& hbm = config_.system.tiers.hbm; config_.system.blocks && hbm) {
-    workload_.count_blocks(source_, hbm->block_size);
-    if (source_.streams() != nullptr) {
-      without_limit_.emplace(*source_.streams(),
-                             config_.system.blocks->partial_reuse ? Tokens(1) : hbm->block_size);
-    }
+  if (source_.streams() != nullptr) {
+    const Tokens block(load_block_);
+    const std::optional<BlocksConfig>& blocks = config_.system.blocks;
+    workload_.count_blocks(source_, block);
+    without_limit_.emplace(*source_.streams(),
+                           blocks && !blocks->partial_reuse ? block : Tokens(1));
+    looks_up_on_admission_ = !blocks;
   }
   draw_session();
   if (has_drawn_) {
@@ -276,7 +277,7 @@ bool Requests::finish_dispatched(SessionSlot slot) {
   load_->decode_blocks -= load_blocks(r);
   // No reference outlives this call: it may dispatch requests to this instance.
   const bool session_ended = dispatcher_->on_finished(dispatched_[slot].number, r);
-  if (session_ended || routes_turns(config_.system)) {
+  if (session_ended || !stores_sessions(config_.system)) {
     free_sessions_.push_back(slot);
     return true;
   }
@@ -411,6 +412,9 @@ void Requests::admitted(SessionSlot slot) {
   ++admitted_turns_;
   request(slot).admitted = backend_.now();
   request(slot).measured = measuring_;
+  if (looks_up_on_admission_) [[unlikely]] {
+    look_up_without_limit(slot);
+  }
   // Whoever is asked about after the next one arrived long ago: its record is in no cache.
   if (const QueuePosition soon{first_.value + 1}; waiting_at(soon)) {
     __builtin_prefetch(&request(waiting(soon)));
@@ -520,7 +524,7 @@ void Requests::look_up_without_limit(SessionSlot slot) {
       without_limit_->add(content.whole);
     }
     if (measuring_) {
-      hits_without_limit_.add(content.prompt.tokens, {found}, config_.system.tiers.hbm->block_size);
+      hits_without_limit_.add(content.prompt.tokens, {found}, Tokens(load_block_));
     }
   }
 }

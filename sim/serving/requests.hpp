@@ -299,8 +299,8 @@ class Requests final : public QueueView {
   void end_measurement(SimTime at);
   [[nodiscard]] SimTime last_finish() const { return last_finish_; }
   [[nodiscard]] const GpuTime& measured_gpu_time() const { return measured_gpu_time_; }
-  /// Hits of the measured part's look-ups in a cache without limit; nullopt without blocks that the
-  /// source names.
+  /// Hits of the measured part's look-ups in a cache without limit; nullopt if the source names no
+  /// tokens.
   [[nodiscard]] std::optional<BlockHits> hits_without_limit() const {
     return without_limit_ ? std::optional(hits_without_limit_) : std::nullopt;
   }
@@ -442,6 +442,8 @@ class Requests final : public QueueView {
   GpuTime gpu_time_;
   GpuTime measured_gpu_time_;
   std::optional<UnlimitedCache> without_limit_;
+  /// The batcher looks up nothing that other requests have computed.
+  bool looks_up_on_admission_ = false;
   BlockHits hits_without_limit_;
 };
 

@@ -206,9 +206,7 @@ struct Users {
                         options.base_dir)),
         sessions(all.get()),
         observer(options.observer) {
-    if (!config.system.blocks) {
-      refuse_named_tokens(*all);
-    }
+    refuse_named_tokens(config.system, *all);
     if (!config.workload.mix.empty()) {
       const auto& hbm = config.system.tiers.hbm;
       sessions = &classes.emplace(config.workload.mix.size(), *all, observer,

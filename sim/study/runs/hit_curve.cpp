@@ -129,7 +129,7 @@ Json hit_curve(const RunConfig& config, const PolicyRegistry& registry,
     return make_source(config.workload, static_cast<std::uint64_t>(config.seed), run.base_dir);
   };
   const auto first = open();
-  const bool of_blocks = options.block || first->named_blocks();
+  const bool of_blocks = options.block || first->streams() != nullptr;
   const std::vector<KvSize> capacities = read_capacities(options, registry, of_blocks, true);
   if (of_blocks) {
     Json result = curve_of_blocks(options, capacities, *first, open, &config, registry, run);

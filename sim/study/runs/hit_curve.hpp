@@ -13,8 +13,8 @@ namespace kvtier {
 /// Options of a curve: the hits of one tier over its capacity. The tier caches whole sessions
 /// (miss_ratio_curve.hpp) or blocks that any request may share (block_curve.hpp).
 struct HitCurveOptions {
-  /// Tokens of a block. Default: the blocks that the workload names; without names 16 tokens for a
-  /// trace, whole sessions for a config.
+  /// Tokens of a block. Default: the blocks that the workload names, or else 16 tokens. Sessions of
+  /// a config that names no tokens are cached whole.
   std::optional<std::int64_t> block;
   /// Leave out a prompt's last block if it is not full, even if the trace names it.
   bool whole_blocks = false;

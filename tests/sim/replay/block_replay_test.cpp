@@ -146,8 +146,9 @@ TEST(BlockReplay, ARoundFindsAllBlocksOfTheRoundsBefore) {
   }
 }
 
-TEST(BlockReplay, GeneratorsThatNameTheirTokensNeedBlocks) {
+TEST(BlockReplay, SystemsOfSessionsRefuseGeneratorsThatNameTheirTokens) {
   RunConfig config = tiny_config();
+  config.system.tiers.dram = tier();
   config.workload.generator = Generator::rag;
   EXPECT_EQ(refused(config),
             "/workload/generator: its requests share blocks, which only a system of blocks "

@@ -516,8 +516,11 @@ TEST(ClusterConfig, RefusesARouterOfBlocksOfSeveralSizes) {
   }
 }
 
-TEST(ClusterConfig, RefusesARouterOfBlocksWithoutThem) {
-  EXPECT_TRUE(refuses(one_by_one(2, "sglang_cache_aware"),
+TEST(ClusterConfig, RefusesARouterOfBlocksForStoredSessions) {
+  RunConfig config = one_by_one(2, "sglang_cache_aware");
+  EXPECT_EQ(problems_of(config), std::vector<std::string>{});
+  config.system.tiers.dram = tier();
+  EXPECT_TRUE(refuses(config,
                       "/cluster/router: router sglang_cache_aware needs the blocks of prompts: "
                       "expected a system with /system/blocks"));
 }
