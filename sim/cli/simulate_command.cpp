@@ -100,22 +100,19 @@ int find_capacity_command(const ResolvedConfig& resolved, const PolicyRegistry& 
   return expectations.finish();
 }
 
-/// Prints a row for each workload of a mix. A system of blocks has its hit rates in "blocks".
+/// Prints a row for each workload of a mix.
 void show_classes(const Json& classes) {
   print("\n{:<20}{:>10}{:>14}{:>14}{:>12}{:>12}{:>12}\n", "class", "turns", "turns hit %",
         "tokens hit %", "TTFT s", "p50", "p99");
   for (const auto& [name, one] : classes.items()) {
-    const bool has_blocks = one.contains("blocks");
-    const Json& rates = has_blocks ? one["blocks"]["hit_rate"] : one["hit_rate"];
-    const double turns =
-        has_blocks ? rates["turns"].get<double>() : rates["all_turns"]["total"].get<double>();
+    const Json& rates = one["hit_rate"];
     const Json& ttft = one["ttft_seconds"];
     const auto seconds = [&](const char* key) {
       return ttft.is_null() ? std::string("-") : fmt::format("{:.4g}", ttft[key].get<double>());
     };
     print("{:<20}{:>10}{:>14.1f}{:>14.1f}{:>12}{:>12}{:>12}\n", name,
-          one["turns"].get<std::int64_t>(), 100 * turns,
-          100 * rates["tokens"]["total"].get<double>(), seconds("mean"), seconds("p50"),
+          one["turns"].get<std::int64_t>(), 100 * rates["all_turns"]["total"].get<double>(),
+          100 * rates["prompt_tokens"]["total"].get<double>(), seconds("mean"), seconds("p50"),
           seconds("p99"));
   }
 }

@@ -29,12 +29,12 @@ class Accesses {
       return false;
     }
     AccessOrder::Live& live = order_.at(*slot_);
-    const Tokens cut = order_.fit_history(live);
+    cut_ = order_.fit_history(live);
     found_when_recorded_ =
         contexts_.named() ? live.session.found_when_recorded(live.next_turn) : Tokens(0);
     response_is_known_ =
         !contexts_.named() || live.session.contents[live.next_turn].whole.stream.valid();
-    content_ = contexts_.of(*slot_, turn_tokens(live.session, live.next_turn, live.history, cut));
+    content_ = contexts_.of(*slot_, turn_tokens(live.session, live.next_turn, live.history, cut_));
     return true;
   }
 
@@ -44,6 +44,8 @@ class Accesses {
   [[nodiscard]] std::size_t turn() { return live().next_turn; }
   [[nodiscard]] Tokens output() { return session().turns[turn()].assistant; }
   [[nodiscard]] const TurnContent& content() const { return content_; }
+  /// Tokens that were cut from the history before it.
+  [[nodiscard]] Tokens cut() const { return cut_; }
   /// Whether the source names the tokens of the response.
   [[nodiscard]] bool response_is_known() const { return response_is_known_; }
 
@@ -79,6 +81,7 @@ class Accesses {
   std::optional<SessionSlot> slot_;
   SimTime now_;
   TurnContent content_;
+  Tokens cut_;
   bool response_is_known_ = false;
   Tokens found_when_recorded_;
 };

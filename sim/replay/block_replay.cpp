@@ -42,24 +42,12 @@ Tokens whole_blocks(Tokens tokens, Tokens block) {
   return block * ((tokens.value + block.value - 1) / block.value);
 }
 
-/// Sums over measured turns.
-struct Found {
-  std::int64_t turns = 0;
-  std::int64_t turns_with_hits = 0;
-  std::int64_t prompt_tokens = 0;
-  std::int64_t prompt_blocks = 0;
-  /// By tier.
-  std::vector<std::int64_t> tokens;
-  std::vector<std::int64_t> blocks;
-
-  explicit Found(std::size_t tiers) : tokens(tiers), blocks(tiers) {}
-};
-
 class BlockReplay {
  public:
   BlockReplay(const RunConfig& config, SessionSource& source, const PolicyRegistry& registry,
               bool plain)
-      : rules_(store_rules(config)),
+      : system_(config.system),
+        rules_(store_rules(config)),
         block_(rules_.pools.front().block),
         is_tree_(rules_.pools.front().unit == EvictionUnit::node),
         partial_blocks_(config.system.blocks->partial_blocks),
@@ -68,14 +56,13 @@ class BlockReplay {
         fitter_(config),
         accesses_(source, &fitter_, true),
         hold_(config.serving.hold_requests),
-        found_(rules_.pools.size()),
-        of_classes_(config.workload.mix.size(), found_) {
+        of_classes_(config.workload.mix.size()) {
     for (const MixMember& member : config.workload.mix) {
       classes_.push_back(member.name);
     }
     for (auto& store : stores_of(rules_, accesses_.streams(), registry, plain,
                                  static_cast<std::size_t>(config.cluster.instances))) {
-      instances_.push_back(std::make_unique<InstanceReplay>(std::move(store), rules_.pools.size()));
+      instances_.push_back(std::make_unique<InstanceReplay>(std::move(store)));
     }
     if (is_cluster(config)) {
       begin_routing(config, registry);
@@ -99,11 +86,9 @@ class BlockReplay {
     KVTIER_ASSERT(tells, "the options were checked");
   }
   [[nodiscard]] Accesses& accesses() { return accesses_; }
-  /// The one that served the last turn.
-  [[nodiscard]] std::uint32_t instance() const { return static_cast<std::uint32_t>(instance_); }
 
-  /// Replays the current turn. Returns the tokens of its prompt found in each medium.
-  std::array<Tokens, kMedia> turn(bool measured) {
+  /// Replays the current turn, and returns what it found.
+  RequestRecord turn(bool measured) {
     const TurnContent& content = accesses_.content();
     Context prompt = content.prompt;
     std::uint64_t routed = 0;
@@ -175,32 +160,24 @@ class BlockReplay {
       match.by_pool[i] -= less;
       beyond -= less;
     }
+    const RequestRecord record = record_of(match, measured);
     if (measured) {
-      count(found_, content.prompt.tokens, prompt.tokens, match);
+      hits_.add(record, partial_blocks_);
       if (router_) {
-        count(instances_[instance_]->found, content.prompt.tokens, prompt.tokens, match);
+        instances_[instance_]->hits.add(record, partial_blocks_);
       }
       if (!of_classes_.empty()) {
-        count(of_classes_[static_cast<std::size_t>(accesses_.session().workload_class)],
-              content.prompt.tokens, prompt.tokens, match);
+        of_classes_[static_cast<std::size_t>(accesses_.session().workload_class)].add(
+            record, partial_blocks_);
       }
     }
-    std::array<Tokens, kMedia> found{};
-    for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
-      found[static_cast<std::size_t>(medium_of(rules_.pools[i].name))] = match.by_pool[i];
-    }
-    return found;
+    return record;
   }
 
   [[nodiscard]] Json metrics() const {
-    Json json = hits(found_);
-    if (without_limit_) {
-      json["ideal_hit_rate"] = {{"turns", share(ideal_.turns_with_hits, found_.turns)},
-                                {"tokens", share(ideal_.tokens.front(), found_.prompt_tokens)},
-                                {"blocks", share(ideal_.blocks.front(), found_.prompt_blocks)}};
-    }
+    Json json = hits_report(hits_, system_, without_limit_ ? std::optional(ideal_) : std::nullopt);
     for (std::size_t i = 0; i < classes_.size(); ++i) {
-      json["classes"][classes_[i]] = hits(of_classes_[i]);
+      json["classes"][classes_[i]] = hits_report(of_classes_[i], system_, {});
     }
     for (std::size_t i = 0; i < rules_.pools.size(); ++i) {
       PoolCounters counters;
@@ -223,7 +200,7 @@ class BlockReplay {
                                   {"skipped_blocks", counters.skipped}};
     }
     for (std::size_t i = 0; router_ && i < instances_.size(); ++i) {
-      Json of_instance = hits(instances_[i]->found);
+      Json of_instance = hits_report(instances_[i]->hits, system_, {});
       of_instance["instance"] = i;
       json["instances"].push_back(std::move(of_instance));
     }
@@ -237,7 +214,7 @@ class BlockReplay {
       router_->check_invariants(0);
     }
   }
-  [[nodiscard]] std::int64_t turns() const { return found_.turns; }
+  [[nodiscard]] std::int64_t turns() const { return hits_.turns; }
 
  private:
   /// The store of one instance, and its hits.
@@ -246,23 +223,42 @@ class BlockReplay {
     UntimedSteps steps;
     /// Requests that hold memory, with their tokens of KV.
     std::deque<std::pair<RequestId, Tokens>> held;
-    Found found;
+    HitCounts hits;
 
-    InstanceReplay(std::unique_ptr<Store> own, std::size_t tiers)
-        : store(std::move(own)), steps(*store), found(tiers) {}
+    explicit InstanceReplay(std::unique_ptr<Store> own) : store(std::move(own)), steps(*store) {}
   };
 
   void look_up_without_limit(const Context& prompt, bool measured) {
     const TurnContent& content = accesses_.content();
-    Match match{.tokens = without_limit_->find(prompt)};
-    without_limit_->add(prompt);
-    if (accesses_.response_is_known()) {
-      without_limit_->add(content.whole);
-    }
+    const Tokens found =
+        without_limit_->serve(prompt, accesses_.response_is_known() ? content.whole : Context{});
     if (measured) {
-      match.by_pool = {std::min(match.tokens, content.prompt.tokens)};
-      count(ideal_, content.prompt.tokens, prompt.tokens, match);
+      ideal_.add(content.prompt.tokens, {std::min(found, content.prompt.tokens)}, block_,
+                 partial_blocks_);
     }
+  }
+  [[nodiscard]] RequestRecord record_of(const Match& match, bool measured) {
+    const Turn& turn = accesses_.session().turns[accesses_.turn()];
+    const SimTime now = accesses_.now();
+    RequestRecord record{.session = accesses_.session().id,
+                         .turn = static_cast<std::int64_t>(accesses_.turn()),
+                         .arrived = now,
+                         .history = accesses_.content().prompt.tokens - turn.user,
+                         .input = turn.user,
+                         .output = turn.assistant,
+                         .truncated = accesses_.cut(),
+                         .admitted = now,
+                         .first_token = now,
+                         .finished = now,
+                         .instance = static_cast<std::uint32_t>(instance_),
+                         .block = static_cast<std::int32_t>(block_.value),
+                         .measured = measured};
+    std::array<Tokens, kMedia> found{};
+    for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
+      found[static_cast<std::size_t>(medium_of(rules_.pools[i].name))] = match.by_pool[i];
+    }
+    record.set_found_of_prompt(found);
+    return record;
   }
   void begin_routing(const RunConfig& config, const PolicyRegistry& registry) {
     router_.emplace(ClusterRouter::Setup{
@@ -303,18 +299,6 @@ class BlockReplay {
     held_->pop_front();
     store_->release(request);
     steps_->end(request, tokens);
-  }
-  [[nodiscard]] Json hits(const Found& found) const {
-    Json json{{"turns", found.turns},
-              {"turns_with_hits", found.turns_with_hits},
-              {"prompt_tokens", found.prompt_tokens},
-              {"prompt_blocks", found.prompt_blocks},
-              {"hit_tokens", by_tier(found.tokens, 0)},
-              {"hit_blocks", by_tier(found.blocks, 0)}};
-    json["hit_rate"] = {{"turns", share(found.turns_with_hits, found.turns)},
-                        {"tokens", by_tier(found.tokens, found.prompt_tokens)},
-                        {"blocks", by_tier(found.blocks, found.prompt_blocks)}};
-    return json;
   }
   /// End of the step that begins here. All but the last step end at a block.
   [[nodiscard]] Tokens step_end(Tokens begin, Tokens prompt) const {
@@ -360,29 +344,8 @@ class BlockReplay {
         rules_.pools.front().name, rules_.pools.front().capacity, block_.value, accesses_.turn(),
         accesses_.session().id, tokens.value));
   }
-  /// Counts with their sum, or shares of `whole` if that is not 0.
-  [[nodiscard]] Json by_tier(const std::vector<std::int64_t>& counts, std::int64_t whole) const {
-    Json json;
-    std::int64_t total = 0;
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      total += counts[i];
-      json[rules_.pools[i].name] = whole == 0 ? Json(counts[i]) : Json(share(counts[i], whole));
-    }
-    json["total"] = whole == 0 ? Json(total) : Json(share(total, whole));
-    return json;
-  }
-  void count(Found& found, Tokens prompt, Tokens looked_up, const Match& match) const {
-    ++found.turns;
-    found.turns_with_hits += match.tokens.value > 0 ? 1 : 0;
-    found.prompt_tokens += prompt.value;
-    found.prompt_blocks += looked_up.value / block_.value;
-    for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
-      found.tokens[i] += match.by_pool[i].value;
-      found.blocks[i] +=
-          (match.by_pool[i].value + (partial_blocks_ ? block_.value - 1 : 0)) / block_.value;
-    }
-  }
 
+  const SystemConfig& system_;
   StoreRules rules_;
   Tokens block_;
   bool is_tree_;
@@ -402,12 +365,13 @@ class BlockReplay {
   std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
   /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;
-  Found found_;
+  /// Of measured turns.
+  HitCounts hits_;
   /// Set for a source that names its tokens: what the same requests find in a cache without limit.
   std::optional<UnlimitedCache> without_limit_;
-  Found ideal_{1};
+  BlockHits ideal_;
   /// Hits by class of a mix of workloads.
-  std::vector<Found> of_classes_;
+  std::vector<HitCounts> of_classes_;
   std::vector<std::string> classes_;
 };
 
@@ -423,19 +387,8 @@ Json replay_blocks(const RunConfig& config, SessionSource& source, const PolicyR
   std::int64_t turns = 0;
   while (accesses.next()) {
     const bool measured = turns++ >= config.workload.warmup_turns;
-    const std::array<Tokens, kMedia> found = replay.turn(measured);
+    const RequestRecord record = replay.turn(measured);
     if (options.observer != nullptr) {
-      const Tokens input = accesses.session().turns[accesses.turn()].user;
-      RequestRecord record{.session = accesses.session().id,
-                           .turn = static_cast<std::int64_t>(accesses.turn()),
-                           .arrived = accesses.now()};
-      record.admitted = record.first_token = record.finished = record.arrived;
-      record.history = accesses.content().prompt.tokens - input;
-      record.input = input;
-      record.output = accesses.output();
-      record.set_found_of_prompt(found);
-      record.instance = replay.instance();
-      record.measured = measured;
       options.observer->on_request(record);
     }
     if (options.progress && turns % 8192 == 0) {

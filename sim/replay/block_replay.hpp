@@ -5,8 +5,8 @@
 namespace kvtier {
 
 /// The untimed replay of a system of blocks: each turn is looked up, computed and released before
-/// the next (see /serving/hold_requests). The result is `kvtier.untimed/1`. Hits are counted in
-/// tokens, in blocks of the fastest tier, and in turns with a hit. With
+/// the next (see /serving/hold_requests). The result is `kvtier.untimed/1`. Blocks are
+/// those of the fastest tier. With
 /// DecodeStepping::per_iteration, a plain store with one object per block replaces extents; the
 /// results are the same bytes. Throws ConfigError, also if a turn alone does not fit.
 [[nodiscard]] Json replay_blocks(const RunConfig& config, SessionSource& source,

@@ -1,5 +1,6 @@
 #include "sim/replay/untimed.hpp"
 
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "sim/serving/history.hpp"
 #include "sim/serving/result.hpp"
 #include "sim/serving/store_rules.hpp"
+#include "sim/store/curves/unlimited_cache.hpp"
 #include "sim/store/sessions/session_store.hpp"
 
 namespace kvtier {
@@ -147,8 +149,13 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   const bool shares = config.system.sharing == Sharing::prompts;
   const TurnFitter fitter(config);
   AccessOrder order(*source, &fitter, true);
-  TurnMetrics metrics;
-  std::vector<TurnMetrics> of_classes(config.workload.mix.size());
+  HitCounts hits;
+  std::vector<HitCounts> of_classes(config.workload.mix.size());
+  std::optional<UnlimitedCache> without_limit;
+  BlockHits ideal;
+  if (source->streams() != nullptr) {
+    without_limit.emplace(*source->streams(), Tokens(1));
+  }
   std::int64_t turns = 0;
   SimTime now;
   while (const auto slot = order.next(now)) {
@@ -200,8 +207,15 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     tiers.save(*slot, key, own + turn.user + turn.assistant);
     drain();
     record.measured = turns++ >= config.workload.warmup_turns;
+    if (without_limit) {
+      const TurnContent& content = live.session.contents[live.next_turn];
+      const Tokens found_there = without_limit->serve(content.prompt, content.whole);
+      if (record.measured) {
+        ideal.add(content.prompt.tokens, {found_there}, Tokens(0));
+      }
+    }
     if (record.measured) {
-      metrics.add(record);
+      hits.add(record);
       if (!of_classes.empty()) {
         of_classes[static_cast<std::size_t>(live.session.workload_class)].add(record);
       }
@@ -220,7 +234,7 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
     }
   }
   tiers.check_invariants();
-  if (metrics.turns == 0) {
+  if (hits.turns == 0) {
     throw ConfigError(
         fmt::format("/workload/warmup_turns: expected less than the workload's {} turns, got {}",
                     turns, config.workload.warmup_turns));
@@ -229,15 +243,10 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
   result["config"] = write_value(config);
   result["workload"] = workload_report(config, order.statistics());
   result["metrics"] =
-      Json{{"turns", metrics.turns},
-           {"resumed_turns", metrics.resumed_turns},
-           {"hit_rate", hit_rate_report(metrics)},
-           {"lost_hits", lost_hits_report(metrics, filters_admission(config.system))},
-           {"truncated_turns", metrics.truncated_turns},
-           {"truncated_tokens", metrics.truncated_tokens.value}};
+      hits_report(hits, config.system, without_limit ? std::optional(ideal) : std::nullopt);
   for (std::size_t i = 0; i < of_classes.size(); ++i) {
     result["metrics"]["classes"][config.workload.mix[i].name] =
-        Json{{"turns", of_classes[i].turns}, {"hit_rate", hit_rate_report(of_classes[i])}};
+        hits_report(of_classes[i], config.system, {});
   }
   if (config.system.compression) {
     result["metrics"]["compression"] = compression_report(config);

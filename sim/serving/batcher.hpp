@@ -1,10 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <numeric>
 
 #include "sim/backend/backend.hpp"
+#include "sim/serving/block_hits.hpp"
 #include "sim/store/sessions/pool.hpp"
 #include "sim/store/sessions/stored_kv.hpp"
 
@@ -20,56 +19,6 @@ inline constexpr std::uint64_t kOwnerMask = std::uint64_t{0xff} << 56;
 /// Payloads of the batcher's timers; others are the users'.
 inline constexpr std::uint64_t kBatcherTimer = UINT64_MAX - 1;
 inline constexpr std::uint64_t kDeadlineTimer = UINT64_MAX - 2;
-
-/// Tokens of prompts that requests found, in a system of blocks.
-struct BlockHits {
-  std::int64_t turns = 0;
-  std::int64_t turns_with_hits = 0;
-  std::int64_t prompt_tokens = 0;
-  /// Full ones.
-  std::int64_t prompt_blocks = 0;
-  std::int64_t hit_blocks = 0;
-  /// By medium.
-  std::array<std::int64_t, kMedia> hit_tokens{};
-  [[nodiscard]] std::int64_t hit_tokens_in_all() const {
-    return std::accumulate(hit_tokens.begin(), hit_tokens.end(), std::int64_t{0});
-  }
-  /// Counts a prompt of which so many tokens were found, by medium.
-  void add(Tokens prompt, const std::array<Tokens, kMedia>& found, Tokens block) {
-    const Tokens in_all = std::accumulate(found.begin(), found.end(), Tokens(0));
-    ++turns;
-    turns_with_hits += in_all.value > 0 ? 1 : 0;
-    prompt_tokens += prompt.value;
-    prompt_blocks += prompt / block;
-    hit_blocks += in_all / block;
-    for (std::size_t i = 0; i < kMedia; ++i) {
-      hit_tokens[i] += found[i].value;
-    }
-  }
-
-  friend BlockHits operator-(BlockHits a, const BlockHits& b) {
-    a.turns -= b.turns;
-    a.turns_with_hits -= b.turns_with_hits;
-    a.prompt_tokens -= b.prompt_tokens;
-    a.prompt_blocks -= b.prompt_blocks;
-    a.hit_blocks -= b.hit_blocks;
-    for (std::size_t i = 0; i < kMedia; ++i) {
-      a.hit_tokens[i] -= b.hit_tokens[i];
-    }
-    return a;
-  }
-  BlockHits& operator+=(const BlockHits& b) {
-    turns += b.turns;
-    turns_with_hits += b.turns_with_hits;
-    prompt_tokens += b.prompt_tokens;
-    prompt_blocks += b.prompt_blocks;
-    hit_blocks += b.hit_blocks;
-    for (std::size_t i = 0; i < kMedia; ++i) {
-      hit_tokens[i] += b.hit_tokens[i];
-    }
-    return *this;
-  }
-};
 
 /// Admits waiting requests, says what the GPUs run, and keeps the stored KV. After each request
 /// that begins to wait and each completion it gives the GPUs work if they have none.
@@ -99,7 +48,8 @@ class Batcher {
   [[nodiscard]] virtual PrefetchCounters prefetches() const = 0;
   /// Admitted requests that had to wait again.
   [[nodiscard]] virtual std::int64_t preemptions() const = 0;
-  /// Over the whole run, by admission; null if the system has no blocks that requests share.
+  /// Over the whole run, by look-up, those of preempted requests included; null if the system has
+  /// no blocks that requests share.
   [[nodiscard]] virtual const BlockHits* block_hits() const { return nullptr; }
   // For requests that another instance prefills or goes on with (Requests::fetches_kv, keeps_kv).
 

@@ -14,9 +14,7 @@ bool ClassMetrics::next(SessionSpec& session) {
 
 void ClassMetrics::on_request(const RequestRecord& record) {
   if (record.measured) {
-    Counts& counts = counts_[static_cast<std::size_t>(classes_.at(record.session))];
-    counts.turns.add(record);
-    counts.blocks.add(record.prompt(), record.prompt_found, block_);
+    counts_[static_cast<std::size_t>(classes_.at(record.session))].add(record);
   }
   if (observer_ != nullptr) {
     observer_->on_request(record);
@@ -24,7 +22,7 @@ void ClassMetrics::on_request(const RequestRecord& record) {
 }
 
 void ClassMetrics::on_measurement_restart() {
-  counts_.assign(counts_.size(), Counts());
+  counts_.assign(counts_.size(), TurnMetrics());
   if (observer_ != nullptr) {
     observer_->on_measurement_restart();
   }
@@ -62,20 +60,13 @@ void ClassMetrics::on_transfer(const TransferRecord& transfer) {
   }
 }
 
-Json classes_report(const ClassMetrics& classes, const RunConfig& config, const Batcher& batcher) {
+Json classes_report(const ClassMetrics& classes, const RunConfig& config) {
   Json json = Json::object();
   for (std::size_t i = 0; i < config.workload.mix.size(); ++i) {
-    const auto& [turns, blocks] = classes.counts()[i];
+    const TurnMetrics& turns = classes.counts()[i];
     Json& one = json[config.workload.mix[i].name];
-    one["turns"] = turns.turns;
-    const bool of_blocks = config.system.blocks.has_value();
-    if (has_history_hits(turns, of_blocks)) {
-      one["hit_rate"] = hit_rate_report(turns, of_blocks);
-    }
+    one = hits_report(turns, config.system, {});
     one["ttft_seconds"] = seconds_report(turns.ttft_ns);
-    if (of_blocks) {
-      one["blocks"] = block_hits_report(blocks, batcher);
-    }
   }
   return json;
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "sim/core/config.hpp"
-#include "sim/serving/batcher.hpp"
 #include "sim/serving/metrics.hpp"
 #include "sim/serving/requests.hpp"
 #include "traces/session.hpp"
@@ -16,15 +15,9 @@ namespace kvtier {
 /// observer, so that a run without a mix does nothing for it.
 class ClassMetrics final : public RunObserver, public SessionSource {
  public:
-  struct Counts {
-    TurnMetrics turns;
-    BlockHits blocks;
-  };
-
-  /// `sessions` outlive this; `observer`, which may be null, is told of all. `block`: that of a
-  /// system of blocks, else 1.
-  ClassMetrics(std::size_t classes, SessionSource& sessions, RunObserver* observer, Tokens block)
-      : sessions_(sessions), observer_(observer), block_(block), counts_(classes) {}
+  /// `sessions` outlive this; `observer`, which may be null, is told of all.
+  ClassMetrics(std::size_t classes, SessionSource& sessions, RunObserver* observer)
+      : sessions_(sessions), observer_(observer), counts_(classes) {}
 
   bool next(SessionSpec& session) override;
   [[nodiscard]] Streams* streams() override { return sessions_.streams(); }
@@ -43,20 +36,17 @@ class ClassMetrics final : public RunObserver, public SessionSource {
   void on_transfer(const TransferRecord& transfer) override;
 
   /// By class.
-  [[nodiscard]] const std::vector<Counts>& counts() const { return counts_; }
+  [[nodiscard]] const std::vector<TurnMetrics>& counts() const { return counts_; }
 
  private:
   SessionSource& sessions_;
   RunObserver* observer_;
-  Tokens block_;
-  std::vector<Counts> counts_;
+  std::vector<TurnMetrics> counts_;
   /// Sessions that have begun and not ended.
   std::unordered_map<std::int64_t, std::int32_t> classes_;
 };
 
-/// By the name of the class: `turns`, `hit_rate` and `ttft_seconds` as in all `metrics`, and in a
-/// system of blocks `blocks`.
-[[nodiscard]] Json classes_report(const ClassMetrics& classes, const RunConfig& config,
-                                  const Batcher& batcher);
+/// By the name of the class: the hits and `ttft_seconds` as in all `metrics`.
+[[nodiscard]] Json classes_report(const ClassMetrics& classes, const RunConfig& config);
 
 }  // namespace kvtier

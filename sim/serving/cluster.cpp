@@ -1,7 +1,6 @@
 #include "sim/serving/cluster.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -551,11 +550,7 @@ bool Cluster::on_finished(std::uint32_t request, const RequestRecord& record) {
   Turn& turn = turns_[request];
   router_of(turn.instance).finished(turn.id, in_group(turn.instance));
   count_requests(turn.instance);
-  const auto& parts = record.prompt_found;
-  series_[turn.instance.value].add(
-      record.prompt(),
-      of_blocks_ ? std::accumulate(parts.begin(), parts.end(), Tokens(0)) : record.found.reused,
-      clock_.now());
+  series_[turn.instance.value].add(record.prompt(), record.found_tokens(), clock_.now());
   if (turn.stage == Stage::prefill) [[unlikely]] {
     end_prefill(request, record);
     return false;

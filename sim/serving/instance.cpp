@@ -59,7 +59,6 @@ Instance::Instance(const Setup& setup)
     tiers_before_ = tier_counters();
     preemptions_before_ = batcher_->preemptions();
     prefetches_before_ = batcher_->prefetches();
-    hits_before_ = batcher_->block_hits() != nullptr ? *batcher_->block_hits() : BlockHits{};
     if (on_measurement_begin) {
       on_measurement_begin();
     }
@@ -68,9 +67,6 @@ Instance::Instance(const Setup& setup)
     tiers_after_ = tier_counters();
     preemptions_after_ = batcher_->preemptions();
     prefetches_ = batcher_->prefetches() - prefetches_before_;
-    if (batcher_->block_hits() != nullptr) {
-      hits_ = *batcher_->block_hits() - hits_before_;
-    }
     if (on_measurement_end) {
       on_measurement_end();
     }

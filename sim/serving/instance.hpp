@@ -76,8 +76,6 @@ class Instance final {
   [[nodiscard]] std::int64_t preemptions() const {
     return preemptions_after_ - preemptions_before_;
   }
-  /// By turns that were admitted in the measured part; nullopt without blocks that requests share.
-  [[nodiscard]] const std::optional<BlockHits>& block_hits() const { return hits_; }
   [[nodiscard]] const PrefetchCounters& prefetches() const { return prefetches_; }
   [[nodiscard]] std::size_t most_live_sessions() const { return requests_.most_live_sessions(); }
 
@@ -92,8 +90,6 @@ class Instance final {
   std::vector<TierCounters> tiers_after_;
   std::int64_t preemptions_before_ = 0;
   std::int64_t preemptions_after_ = 0;
-  BlockHits hits_before_;
-  std::optional<BlockHits> hits_;
   PrefetchCounters prefetches_before_;
   /// Counters of the measured part.
   PrefetchCounters prefetches_;

@@ -27,9 +27,15 @@ LoadRates load_rates(const RunConfig& config) {
 }
 
 void RequestRecord::set_found_of_prompt(const std::array<Tokens, kMedia>& tokens) {
+  if (preemptions > 0) {
+    return;
+  }
   prompt_found = tokens;
   found = {.reused = std::min(std::accumulate(tokens.begin(), tokens.end(), Tokens(0)), history)};
-  found.cause = found.reused < history ? LossCause::capacity : LossCause::none;
+  // Behind a cut all tokens are in other places.
+  found.cause = found.reused >= history ? LossCause::none
+                : truncated.value > 0   ? LossCause::overflow
+                                        : LossCause::capacity;
   // The fastest media have the head of the history.
   Tokens faster;
   for (std::size_t i = 0; i < kMedia; ++i) {
@@ -41,6 +47,11 @@ void RequestRecord::set_found_of_prompt(const std::array<Tokens, kMedia>& tokens
     }
   }
   found.nearer[static_cast<std::size_t>(found.medium)] = Tokens(0);
+}
+
+Tokens RequestRecord::found_tokens() const {
+  return block > 0 ? std::accumulate(prompt_found.begin(), prompt_found.end(), Tokens(0))
+                   : found.reused;
 }
 
 Bytes read_buffer_to_hide_loading(const RequestRecord& r, const LoadRates& rates) {
@@ -62,19 +73,30 @@ void ResumedTurnCosts::add(const RequestRecord& r) {
   decode += r.decode_share;
 }
 
-void TurnMetrics::add(const RequestRecord& r) {
+void HitCounts::add(const RequestRecord& r, bool partial) {
   ++turns;
+  const bool of_blocks = r.block > 0;
+  if (of_blocks) {
+    prompts.add(r.prompt(), r.prompt_found, Tokens(r.block), partial);
+  } else {
+    prompts.add_prompt(r.prompt(), r.found.reused.value > 0);
+  }
+  const auto add_reused = [&](std::size_t medium, Tokens tokens) {
+    reused_tokens[medium] += tokens;
+    if (!of_blocks) {
+      prompts.hit_tokens[medium] += tokens.value;
+    }
+  };
   const auto where = static_cast<std::size_t>(r.found.medium);
   if (r.resumed()) {
     ++resumed_turns;
-    resumed.add(r);
     history_tokens += r.history;
     Tokens here = r.found.reused;
     for (std::size_t i = 0; i < where; ++i) {
       here -= r.found.nearer[i];
-      reused_tokens[i] += r.found.nearer[i];
+      add_reused(i, r.found.nearer[i]);
     }
-    reused_tokens[where] += here;
+    add_reused(where, here);
     if (r.full_hit()) {
       ++full_hits[where];
       for (std::size_t i = 0; i < where; ++i) {
@@ -91,7 +113,13 @@ void TurnMetrics::add(const RequestRecord& r) {
   }
   truncated_turns += r.truncated.value > 0 ? 1 : 0;
   truncated_tokens += r.truncated;
-  input_tokens += r.input;
+}
+
+void TurnMetrics::add(const RequestRecord& r) {
+  HitCounts::add(r);
+  if (r.resumed()) {
+    resumed.add(r);
+  }
   output_tokens += r.output;
 
   ttft_ns.add((r.first_token - r.arrived).ns);
@@ -111,14 +139,6 @@ void TurnMetrics::add(const RequestRecord& r) {
   if (batch_means.ends_batch()) [[unlikely]] {
     batch_means.add(totals());
   }
-}
-
-Tokens TurnMetrics::computed_tokens() const {
-  Tokens computed = prompt_tokens();
-  for (const Tokens reused : reused_tokens) {
-    computed -= reused;
-  }
-  return computed;
 }
 
 RunningTotals TurnMetrics::totals() const {

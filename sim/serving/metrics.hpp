@@ -8,6 +8,7 @@
 #include "sim/backend/shared_links.hpp"
 #include "sim/core/histogram.hpp"
 #include "sim/serving/batch_means.hpp"
+#include "sim/serving/block_hits.hpp"
 #include "sim/serving/config.hpp"
 #include "sim/store/sessions/lookup.hpp"
 #include "sim/store/store_counters.hpp"
@@ -35,8 +36,8 @@ struct RequestRecord {
   SimTime first_token;
   SimTime finished;
   Lookup found;
-  /// In a system of blocks: tokens of the whole prompt that were found, by medium. Those beyond the
-  /// history are KV of other sessions.
+  /// In a system of blocks: tokens of the whole prompt that the first look-up found, by medium.
+  /// Those beyond the history are KV of other sessions.
   std::array<Tokens, kMedia> prompt_found{};
   /// It was admitted, and lost its memory again, so many times.
   std::int32_t preemptions = 0;
@@ -52,15 +53,29 @@ struct RequestRecord {
   SimDuration exposed_load;
   /// The part of that for a fetch in flight when the turn was admitted.
   SimDuration late_wait;
+  /// Tokens of a block of the fastest tier; 0 without blocks that requests share.
+  std::int32_t block = 0;
   /// Admitted after warm-up.
   bool measured = false;
 
   [[nodiscard]] Tokens prompt() const { return history + input; }
-  /// In a system of blocks: sets prompt_found, and what `found` says of the history.
+  /// In a system of blocks: sets prompt_found, and what `found` says of the history. A preempted
+  /// request keeps what it found before, because later it also finds its own KV.
   void set_found_of_prompt(const std::array<Tokens, kMedia>& tokens);
+  /// Tokens of the prompt that were found, by medium. Without blocks they are of the history.
+  [[nodiscard]] std::array<Tokens, kMedia> found_by_medium() const {
+    return block > 0 ? prompt_found : found.by_medium();
+  }
+  /// The sum of those.
+  [[nodiscard]] Tokens found_tokens() const;
   /// The turn has a history: earlier turns of its session, or a shared prompt.
   [[nodiscard]] bool resumed() const { return history.value > 0; }
-  [[nodiscard]] bool full_hit() const { return resumed() && found.reused >= history; }
+  /// The whole history was found. One block may be missing: partial blocks are not found, and KV of
+  /// a response's last token is not computed.
+  [[nodiscard]] bool full_hit() const {
+    return resumed() && found.reused + Tokens(block) >= history &&
+           (found.reused.value > 0 || block == 0);
+  }
   /// Why less than the whole history was found, a history that was truncated away too.
   [[nodiscard]] LossCause lost_because() const {
     if (!resumed()) {
@@ -106,17 +121,14 @@ struct ResumedTurnCosts {
   SimDuration decode;
 };
 
-/// Turns, tokens and times of the measured turns.
-class TurnMetrics {
- public:
-  TurnMetrics() = default;
-  explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
-
-  void add(const RequestRecord& record);
-  /// Histories and new inputs.
-  [[nodiscard]] Tokens prompt_tokens() const { return history_tokens + input_tokens; }
-  /// The part of those that was found nowhere.
-  [[nodiscard]] Tokens computed_tokens() const;
+/// Turns, and what they found, of every system alike.
+struct HitCounts {
+  /// `partial`: parts of blocks count as blocks.
+  void add(const RequestRecord& record, bool partial = false);
+  /// The part of the prompts that was found nowhere.
+  [[nodiscard]] Tokens computed_tokens() const {
+    return Tokens(prompts.prompt_tokens - prompts.hit_tokens_in_all());
+  }
 
   std::int64_t turns = 0;
   std::int64_t resumed_turns = 0;
@@ -129,12 +141,23 @@ class TurnMetrics {
   std::int64_t late_hits = 0;
   std::int64_t truncated_turns = 0;
   Tokens truncated_tokens;
+  /// Of histories.
   Tokens history_tokens;
   std::array<Tokens, kMedia> reused_tokens{};
-  Tokens input_tokens;
-  Tokens output_tokens;
   std::array<std::int64_t, kLossCauses> lost_hits{};
+  /// Histories and new inputs.
+  BlockHits prompts;
+};
 
+/// Turns, tokens and times of the measured turns.
+class TurnMetrics : public HitCounts {
+ public:
+  TurnMetrics() = default;
+  explicit TurnMetrics(const LoadRates& load_rates) : load_rates_(load_rates) {}
+
+  void add(const RequestRecord& record);
+
+  Tokens output_tokens;
   Histogram ttft_ns;
   Histogram ttft_without_queueing_ns;
   Histogram queueing_ns;

@@ -47,6 +47,7 @@ Requests::Requests(const Setup& setup)
       load_(setup.load) {
   if (const auto& hbm = config_.system.tiers.hbm; config_.system.blocks && hbm) {
     load_block_ = hbm->block_size.value;
+    found_block_ = static_cast<std::int32_t>(load_block_);
   }
   if (load_ != nullptr) {
     load_block_bytes_ = kv_bytes_per_token(config_.model) * load_block_;
@@ -164,6 +165,7 @@ SessionSlot Requests::begin_turn(std::uint64_t timer) {
   r.truncated = truncated;
   r.shared = shared;
   r.shared_prompt = shared.value > 0 ? s.shared_prompt.id : -1;
+  r.block = found_block_;
   if (++s.next_turn < std::ssize(s.turns)) {
     s.think = s.turns[static_cast<std::size_t>(s.next_turn)].think;
   }
@@ -270,7 +272,7 @@ bool Requests::finish_dispatched(SessionSlot slot) {
   r.finished = last_finish_ = backend_.now();
   r.measured = r.measured && r.admitted >= measured_.from;
   if (r.measured) {
-    served_.add(r);
+    served_.add(r, !fetches_kv(slot));
   }
   ++finished_turns_;
   --load_->requests;
@@ -514,17 +516,16 @@ void Requests::end_command(SimDuration elapsed, SimDuration waited, WaitCause wa
 }
 
 void Requests::look_up_without_limit(SessionSlot slot) {
+  if (request(slot).preemptions > 0) [[unlikely]] {
+    return;
+  }
   if (dispatcher_ != nullptr) [[unlikely]] {
     dispatcher_->on_looked_up(dispatched_[slot].number);
   } else if (without_limit_) {
     const TurnContent content = tokens(slot).named;
-    const Tokens found = without_limit_->find(content.prompt);
-    without_limit_->add(content.prompt);
-    if (content.whole.stream.valid()) {
-      without_limit_->add(content.whole);
-    }
+    const Tokens found = without_limit_->serve(content.prompt, content.whole);
     if (measuring_) {
-      hits_without_limit_.add(content.prompt.tokens, {found}, Tokens(load_block_));
+      hits_without_limit_.add(content.prompt.tokens, {found}, Tokens(found_block_));
     }
   }
 }

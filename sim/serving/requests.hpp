@@ -89,15 +89,19 @@ class Dispatcher {
 struct ServedTurns {
   std::int64_t turns = 0;
   Tokens prompt_tokens;
-  /// Without a system of blocks, which counts hits itself.
+  /// Those that were looked up here, and what was found of them.
+  Tokens looked_up_tokens;
   Tokens found_tokens;
   Tokens output_tokens;
   Histogram ttft_ns;
 
-  void add(const RequestRecord& record) {
+  void add(const RequestRecord& record, bool looked_up) {
     ++turns;
-    prompt_tokens += record.history + record.input;
-    found_tokens += record.found.reused;
+    prompt_tokens += record.prompt();
+    if (looked_up) {
+      looked_up_tokens += record.prompt();
+      found_tokens += record.found_tokens();
+    }
     output_tokens += record.output;
     ttft_ns.add((record.first_token - record.arrived).ns);
   }
@@ -258,7 +262,8 @@ class Requests final : public QueueView {
   /// A GPU command that took `elapsed` ends now, of which it waited for KV for `waited`, because of
   /// `way`.
   void end_command(SimDuration elapsed, SimDuration waited, WaitCause way);
-  /// A prompt is looked up now: counts what a cache without limit has of it.
+  /// A prompt is looked up now: counts what a cache without limit has of it. A preempted request
+  /// counts once.
   void look_up_without_limit(SessionSlot slot);
   /// For stored KV, by a GPU command that computed for `compute` of `elapsed`. On a device what its
   /// overhead was in truth is not known.
@@ -428,6 +433,8 @@ class Requests final : public QueueView {
   ServedTurns served_;
   /// Tokens and bytes of a block of HBM.
   std::int64_t load_block_ = 16;
+  /// RequestRecord::block.
+  std::int32_t found_block_ = 0;
   Bytes load_block_bytes_;
   std::vector<Dispatched> dispatched_;
   /// Requests that begin a session and arrive at this instant, one after the other. The timer of

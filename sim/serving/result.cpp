@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
@@ -65,35 +66,65 @@ Json compression_report(const RunConfig& config) {
               {"accuracy", "not simulated"}};
 }
 
-bool has_history_hits(const TurnMetrics& turns, bool of_blocks) {
-  return !of_blocks || turns.resumed_turns > 0;
-}
+namespace {
 
-Json hit_rate_report(const TurnMetrics& turns, bool of_blocks) {
+Json hit_rate_report(const HitCounts& hits, bool of_blocks, const std::optional<BlockHits>& ideal) {
+  const BlockHits& prompts = hits.prompts;
   std::array<std::int64_t, kMedia> reused{};
   for (std::size_t i = 0; i < kMedia; ++i) {
-    reused[i] = turns.reused_tokens[i].value;
+    reused[i] = hits.reused_tokens[i].value;
   }
-  Json json;
-  if (!of_blocks) {
-    json["all_turns"] = split_by_tier(turns.full_hits, turns.turns, turns.full_hits_nearer);
-    json["resumed_turns"] =
-        split_by_tier(turns.full_hits, turns.resumed_turns, turns.full_hits_nearer);
+  Json json{
+      {"all_turns", split_by_tier(hits.full_hits, hits.turns, hits.full_hits_nearer)},
+      {"resumed_turns", split_by_tier(hits.full_hits, hits.resumed_turns, hits.full_hits_nearer)},
+      {"tokens", split_by_tier(reused, hits.history_tokens.value)},
+      {"prompt_tokens", split_by_tier(prompts.hit_tokens, prompts.prompt_tokens)},
+      {"requests_with_hits", ratio(prompts.turns_with_hits, prompts.turns)},
+      {"partial_turns", hits.partial_turns},
+      {"late_hits", hits.late_hits}};
+  if (of_blocks) {
+    json["blocks"] = split_by_tier(prompts.hit_blocks, prompts.prompt_blocks);
   }
-  json["tokens"] = split_by_tier(reused, turns.history_tokens.value);
-  json["partial_turns"] = turns.partial_turns;
-  json["late_hits"] = turns.late_hits;
+  if (ideal) {
+    json["ideal"] = {{"requests_with_hits", ratio(ideal->turns_with_hits, ideal->turns)},
+                     {"prompt_tokens", ratio(ideal->hit_tokens_in_all(), ideal->prompt_tokens)}};
+    if (of_blocks) {
+      json["ideal"]["blocks"] = ratio(ideal->hit_blocks_in_all(), ideal->prompt_blocks);
+    }
+  }
   return json;
 }
 
-Json lost_hits_report(const TurnMetrics& turns, bool with_admission) {
-  Json json;
+Json counts_by_tier(const std::array<std::int64_t, kMedia>& counts) {
+  Json json{{"total", std::accumulate(counts.begin(), counts.end(), std::int64_t{0})}};
+  for (std::size_t i = 0; i < kMedia; ++i) {
+    json[to_string(static_cast<Medium>(i))] = counts[i];
+  }
+  return json;
+}
+
+}  // namespace
+
+Json hits_report(const HitCounts& hits, const SystemConfig& system,
+                 const std::optional<BlockHits>& ideal) {
+  const bool of_blocks = system.blocks.has_value();
+  Json json{{"turns", hits.turns},
+            {"resumed_turns", hits.resumed_turns},
+            {"hit_rate", hit_rate_report(hits, of_blocks, ideal)},
+            {"requests_with_hits", hits.prompts.turns_with_hits},
+            {"prompt_tokens", hits.prompts.prompt_tokens},
+            {"hit_tokens", counts_by_tier(hits.prompts.hit_tokens)},
+            {"truncated_turns", hits.truncated_turns},
+            {"truncated_tokens", hits.truncated_tokens.value}};
+  if (of_blocks) {
+    json["prompt_blocks"] = hits.prompts.prompt_blocks;
+    json["hit_blocks"] = counts_by_tier(hits.prompts.hit_blocks);
+  }
   for (std::size_t i = 1; i < kLossCauses; ++i) {
     const auto cause = static_cast<LossCause>(i);
-    if (cause == LossCause::not_admitted && !with_admission) {
-      continue;
+    if (cause != LossCause::not_admitted || filters_admission(system)) {
+      json["lost_hits"][to_string(cause)] = hits.lost_hits[i];
     }
-    json[to_string(cause)] = turns.lost_hits[i];
   }
   return json;
 }
@@ -125,7 +156,7 @@ std::string refused_intervals(const Json& load) {
 
 }  // namespace
 
-Json confidence_report(const TurnMetrics& turns, bool of_blocks, const Json& load) {
+Json confidence_report(const TurnMetrics& turns, const Json& load) {
   const BatchMeans& batches = turns.batch_means;
   Json json{{"level", kConfidence}};
   std::string refused = refused_intervals(load);
@@ -159,15 +190,11 @@ Json confidence_report(const TurnMetrics& turns, bool of_blocks, const Json& loa
                         {"half_width", *half * kNanosecond}};
     }
   };
-  const Json hits = hit_rate_report(turns, of_blocks);
-  if (hits.contains("all_turns")) {
-    add_share("hit_rate_all_turns", hits["all_turns"]["total"], &RunningTotals::full_hits,
-              &RunningTotals::turns);
-  }
-  if (has_history_hits(turns, of_blocks)) {
-    add_share("hit_rate_tokens", hits["tokens"]["total"], &RunningTotals::reused_tokens,
-              &RunningTotals::history_tokens);
-  }
+  const Json hits = hit_rate_report(turns, false, {});
+  add_share("hit_rate_all_turns", hits["all_turns"]["total"], &RunningTotals::full_hits,
+            &RunningTotals::turns);
+  add_share("hit_rate_tokens", hits["tokens"]["total"], &RunningTotals::reused_tokens,
+            &RunningTotals::history_tokens);
   add_time("ttft_seconds", turns.ttft_ns, &RunningTotals::ttft_ns);
   add_time("queueing_seconds", turns.queueing_ns, &RunningTotals::queueing_ns);
   const auto add_quantile = [&](const char* name, double q) {
@@ -520,34 +547,6 @@ double rent_dollars(const RunConfig& config, double hours) {
   return sum;
 }
 
-Json block_hits_report(const BlockHits& hits, const Batcher& batcher) {
-  const auto by_tier = [&](std::int64_t whole) {
-    Json json;
-    const auto value = [&](std::int64_t tokens) {
-      return whole == 0 ? Json(tokens)
-                        : Json(ratio(static_cast<double>(tokens), static_cast<double>(whole)));
-    };
-    for (std::size_t i = 0; i < batcher.tier_count(); ++i) {
-      const Medium medium = batcher.medium(i);
-      json[to_string(medium)] = value(hits.hit_tokens[static_cast<std::size_t>(medium)]);
-    }
-    json["total"] = value(hits.hit_tokens_in_all());
-    return json;
-  };
-  return Json{{"turns", hits.turns},
-              {"turns_with_hits", hits.turns_with_hits},
-              {"prompt_tokens", hits.prompt_tokens},
-              {"prompt_blocks", hits.prompt_blocks},
-              {"hit_tokens", by_tier(0)},
-              {"hit_blocks", hits.hit_blocks},
-              {"hit_rate",
-               {{"turns",
-                 ratio(static_cast<double>(hits.turns_with_hits), static_cast<double>(hits.turns))},
-                {"tokens", by_tier(hits.prompt_tokens)},
-                {"blocks", ratio(static_cast<double>(hits.hit_blocks),
-                                 static_cast<double>(hits.prompt_blocks))}}}};
-}
-
 Json metrics_report(const Requests& users, Instances instances, const RunConfig& config,
                     const std::vector<LinkReport>& links) {
   const TurnMetrics& turns = users.turns();
@@ -566,16 +565,7 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
                           ? static_cast<double>(alike.front().config->hardware.gpus)
                           : ratio(gpu_seconds(alike, &GpuTime::busy), gpu.busy().seconds());
 
-  Json m;
-  m["turns"] = turns.turns;
-  m["resumed_turns"] = turns.resumed_turns;
-  const bool of_blocks = config.system.blocks.has_value();
-  if (has_history_hits(turns, of_blocks)) {
-    m["hit_rate"] = hit_rate_report(turns, of_blocks);
-  }
-  m["lost_hits"] = lost_hits_report(turns, filters_admission(config.system));
-  m["truncated_turns"] = turns.truncated_turns;
-  m["truncated_tokens"] = turns.truncated_tokens.value;
+  Json m = hits_report(turns, config.system, users.hits_without_limit());
   m["ttft_seconds"] = seconds_report(turns.ttft_ns);
   m["ttft_seconds_without_queueing"] = seconds_report(turns.ttft_without_queueing_ns);
   m["queueing_seconds"] = seconds_report(turns.queueing_ns);
@@ -585,21 +575,15 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
   m["tpot_seconds"] = seconds_report(turns.tpot_ns);
   m["normalized_latency_seconds_per_token"] = seconds_report(turns.normalized_latency_ns_per_token);
   m["resumed"] = resumed_report(turns, gpus);
-  const Tokens prompts = turns.prompt_tokens();
-  m["prompt_tokens"] = prompts.value;
+  const std::int64_t prompt_tokens = turns.prompts.prompt_tokens;
   m["output_tokens"] = turns.output_tokens.value;
-  BlockHits hits;
-  for (const Instance* instance : instances) {
-    hits += instance->block_hits().value_or(BlockHits{});
-  }
   const auto rate = [&](std::int64_t count) {
     return ratio(static_cast<double>(count), span.seconds());
   };
-  m["prompt_tokens_served_per_second"] = rate(prompts.value);
-  m["computed_tokens_per_second"] = rate(of_blocks ? hits.prompt_tokens - hits.hit_tokens_in_all()
-                                                   : turns.computed_tokens().value);
+  m["prompt_tokens_served_per_second"] = rate(prompt_tokens);
+  m["computed_tokens_per_second"] = rate(turns.computed_tokens().value);
   m["prompt_tokens_served_per_prefill_second"] =
-      ratio(static_cast<double>(prompts.value), (gpu.prefill + gpu.exposed_load).seconds());
+      ratio(static_cast<double>(prompt_tokens), (gpu.prefill + gpu.exposed_load).seconds());
   m["output_throughput_tokens_per_second"] = rate(turns.output_tokens.value);
   m["requests_per_second"] = requests_per_second(users);
   m["gpu_seconds"] = Json{{"total", gpu_seconds(alike, &GpuTime::busy)},
@@ -693,15 +677,6 @@ Json metrics_report(const Requests& users, Instances instances, const RunConfig&
     prefetches = prefetches + instance->prefetches();
   }
   m["preemptions"] = preemptions;
-  if (config.system.blocks) {
-    m["blocks"] = block_hits_report(hits, batcher);
-    if (const std::optional<BlockHits> ideal = users.hits_without_limit()) {
-      m["blocks"]["ideal_hit_rate"] =
-          Json{{"turns", ratio(ideal->turns_with_hits, ideal->turns)},
-               {"tokens", ratio(ideal->hit_tokens_in_all(), ideal->prompt_tokens)},
-               {"blocks", ratio(ideal->hit_blocks, ideal->prompt_blocks)}};
-    }
-  }
   m["prefetches"] = prefetch_report(prefetches, turns);
   if (config.system.compression) {
     m["compression"] = compression_report(config);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,18 +24,21 @@ struct LinkReport {
 [[nodiscard]] Json workload_report(const RunConfig& config, const WorkloadStatistics& statistics);
 /// How much of the KV a system keeps that compresses what it stores.
 [[nodiscard]] Json compression_report(const RunConfig& config);
-/// Whether hit rates of histories say something: in a system of blocks, requests without a history
-/// find blocks of others.
-[[nodiscard]] bool has_history_hits(const TurnMetrics& turns, bool of_blocks);
-/// In a system of blocks those of whole histories are left out: the last block of a history is
-/// hardly ever full, and so not found.
-[[nodiscard]] Json hit_rate_report(const TurnMetrics& turns, bool of_blocks = false);
-[[nodiscard]] Json block_hits_report(const BlockHits& hits, const Batcher& batcher);
-/// Lost hits by cause; `not_admitted` is one of them if a tier filters.
-[[nodiscard]] Json lost_hits_report(const TurnMetrics& turns, bool with_admission = false);
+/// The hits of some turns, as all `metrics` have them:
+///
+///     {"turns", "resumed_turns", "requests_with_hits", "prompt_tokens", "hit_tokens": {},
+///      "prompt_blocks", "hit_blocks": {}, "lost_hits": {}, "truncated_turns", "truncated_tokens",
+///      "hit_rate": {"all_turns": {}, "resumed_turns": {}, "tokens": {}, "prompt_tokens": {},
+///                   "requests_with_hits", "blocks": {}, "partial_turns", "late_hits",
+///                   "ideal": {"requests_with_hits", "prompt_tokens", "blocks"}}}
+///
+/// By tier with their total: {}. "lost_hits" are by cause. Blocks are those of a system of blocks.
+/// "ideal" are the hits of a cache without limit, if they are known.
+[[nodiscard]] Json hits_report(const HitCounts& hits, const SystemConfig& system,
+                               const std::optional<BlockHits>& ideal);
 /// 95 % intervals of the headline metrics in the steady state. Without any, "missing_because" has
 /// the reason: by `load`, the run is overloaded or too short.
-[[nodiscard]] Json confidence_report(const TurnMetrics& turns, bool of_blocks, const Json& load);
+[[nodiscard]] Json confidence_report(const TurnMetrics& turns, const Json& load);
 /// {"mean", "p50", "p90", "p95", "p99"} in seconds; null without values.
 [[nodiscard]] Json seconds_report(const Histogram& histogram_ns);
 /// TTFT, throughput and GPU time of the turns that have a history; `gpus` is their number.

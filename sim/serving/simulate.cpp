@@ -175,10 +175,9 @@ Json report(Requests& users, Instances instances, const ClassMetrics* classes,
     result["timing"] = *timing;
   }
   result["metrics"] = metrics_report(users, instances, config, links);
-  result["metrics"]["confidence"] =
-      confidence_report(users.turns(), config.system.blocks.has_value(), result["load"]);
+  result["metrics"]["confidence"] = confidence_report(users.turns(), result["load"]);
   if (classes != nullptr) {
-    result["metrics"]["classes"] = classes_report(*classes, config, instances.front()->batcher());
+    result["metrics"]["classes"] = classes_report(*classes, config);
   }
   return result;
 }
@@ -208,9 +207,7 @@ struct Users {
         observer(options.observer) {
     refuse_named_tokens(config.system, *all);
     if (!config.workload.mix.empty()) {
-      const auto& hbm = config.system.tiers.hbm;
-      sessions = &classes.emplace(config.workload.mix.size(), *all, observer,
-                                  hbm ? hbm->block_size : Tokens(1));
+      sessions = &classes.emplace(config.workload.mix.size(), *all, observer);
       observer = &*classes;
     }
   }
@@ -359,7 +356,6 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
     std::int64_t preemptions = 0;
     double queue = 0;
     ServedTurns turns;
-    BlockHits hits;
     GpuTime gpu;
     std::int64_t gpus = 0;
     for (const Cluster::Served& one : served) {
@@ -376,10 +372,10 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
         const ServedTurns& own = instance.requests().served();
         turns.turns += own.turns;
         turns.prompt_tokens += own.prompt_tokens;
+        turns.looked_up_tokens += own.looked_up_tokens;
         turns.found_tokens += own.found_tokens;
         turns.output_tokens += own.output_tokens;
         turns.ttft_ns.merge(own.ttft_ns);
-        hits += instance.block_hits().value_or(BlockHits{});
         gpu += instance.measured_gpu_time();
       }
     }
@@ -388,11 +384,8 @@ Json instances_report(Cluster& cluster, std::span<const Cluster::Served> served,
               {"measured_requests", turns.turns},
               {"prompt_tokens", turns.prompt_tokens.value},
               {"output_tokens", turns.output_tokens.value},
-              {"prompt_hit_rate", config.system.blocks
-                                      ? share(static_cast<double>(hits.hit_tokens_in_all()),
-                                              static_cast<double>(hits.prompt_tokens))
-                                      : share(static_cast<double>(turns.found_tokens.value),
-                                              static_cast<double>(turns.prompt_tokens.value))},
+              {"prompt_hit_rate", share(static_cast<double>(turns.found_tokens.value),
+                                        static_cast<double>(turns.looked_up_tokens.value))},
               {"ttft_seconds", seconds_report(turns.ttft_ns)},
               {"queue_length_mean", queue},
               {"gpu_busy_fraction", share(gpu.busy().seconds(), span.seconds())},

@@ -27,6 +27,16 @@ class UnlimitedCache {
     }
     return block_ * found;
   }
+  /// The same for a request, whose blocks come in: those of its prompt, and of `whole` if its
+  /// response is known.
+  [[nodiscard]] Tokens serve(const Context& prompt, const Context& whole) {
+    const Tokens found = find(prompt);
+    add(prompt);
+    if (whole.stream.valid()) {
+      add(whole);
+    }
+    return found;
+  }
   /// A context's blocks come in.
   void add(const Context& context) {
     path(context);

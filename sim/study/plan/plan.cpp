@@ -38,9 +38,9 @@ constexpr double kSecondsPerHour = 3600;
 constexpr double kPercent = 100;
 constexpr double kMillis = 1000;
 constexpr const char* kTtft = "/metrics/ttft_seconds/mean";
-constexpr const char* kHitRate = "/metrics/hit_rate/all_turns/total";
-/// The hit rate of prompt tokens, for systems of blocks.
-constexpr const char* kBlockHitRate = "/metrics/blocks/hit_rate/tokens/total";
+constexpr const char* kHitRate = "/metrics/hit_rate/prompt_tokens/total";
+/// The hit rate that the untimed curve has.
+constexpr const char* kCurveHitRate = "/metrics/hit_rate/all_turns/total";
 /// Largest excess of a simulation's hit rate over that of the untimed curve. Waiting requests
 /// change the order of accesses.
 constexpr double kCurveError = 0.05;
@@ -135,11 +135,9 @@ PlanInterval plan_interval(const std::vector<double>& values, const std::string&
   if (*std::min_element(values.begin(), values.end()) >= 0) {
     possible.low = std::max(possible.low, 0.0);
   }
-  for (const char* share : {"/metrics/hit_rate/all_turns/", "/metrics/hit_rate/resumed_turns/",
-                            "/metrics/hit_rate/tokens/", "/metrics/blocks/hit_rate/"}) {
-    if (pointer.starts_with(share)) {
-      possible.high = std::min(possible.high, 1.0);
-    }
+  if (pointer.starts_with("/metrics/hit_rate/") && !pointer.ends_with("/partial_turns") &&
+      !pointer.ends_with("/late_hits")) {
+    possible.high = std::min(possible.high, 1.0);
   }
   return possible;
 }
@@ -522,7 +520,7 @@ class Search {
     if (trial.times) {  // these results lack their config
       trial.times->error.prefill.gpu = trial.times->error.decode.gpu = config.hardware.gpu.name;
     }
-    trial.hit_rate = all(config.system.blocks ? kBlockHitRate : kHitRate).mean;
+    trial.hit_rate = all(kHitRate).mean;
     if (config.system.tiers.ssd) {
       std::vector<double> per_day;
       std::ranges::transform(results, std::back_inserter(per_day), ssd_bytes_per_day);
@@ -601,7 +599,7 @@ class Search {
     };
     double wanted = 0;
     for (const SloCondition& condition : plan_.conditions) {
-      if (condition.pointer == kHitRate && !condition.at_most) {
+      if (condition.pointer == kCurveHitRate && !condition.at_most) {
         wanted = std::max(wanted, condition.bound);
       }
     }

@@ -42,17 +42,16 @@ std::vector<Section> sections() {
        {{.draw = bars_of_runs,
          .title = "Hit rate, by the tier in which the KV cache was found",
          .note = "A turn hits if the KV of its whole history is in some tier when it is admitted. "
-                 "First turns have no history and count as misses.",
+                 "One block may be missing. First turns have no history and count as misses.",
          .values = by_tier(kHitRates),
          .unit = kPercent,
          .x_title = "% of all turns",
          .options = {{"x", {{"max", 100.0}}}}},
-        {.draw = block_hits,
+        {.draw = prompt_hits,
          .title = "Hit rates of requests, blocks and prompt tokens, %",
-         .note =
-             "A request hits if at least one of its blocks is found. Ceiling: the hit rate of a "
-             "cache without limit on the same requests. Bound: no eviction policy finds more "
-             "blocks at the run's capacity (Belady, without a clock); --bound computes it.",
+         .note = "A request hits if some of its tokens are found. Ceiling: the hit rate of a cache "
+                 "without limit on the same requests. Bound: no eviction policy finds more "
+                 "blocks at the run's capacity (Belady, without a clock); --bound computes it.",
          .unit = kPercent}}},
       {"capacity",
        "Hit rate over capacity",
@@ -67,8 +66,8 @@ std::vector<Section> sections() {
          .y_title = "hit rate, % of all turns"},
         {.draw = over_capacity,
          .title = "Hit rate of prompt tokens over the capacity of {}",
-         .note = "Systems of blocks. Each line's runs differ in this capacity alone.",
-         .values = {{"total", "/metrics/blocks/hit_rate/tokens/total", ""}},
+         .note = "Each line's runs differ in this capacity alone.",
+         .values = {{"total", "/metrics/hit_rate/prompt_tokens/total", ""}},
          .unit = kPercent,
          .x_title = "capacity of {}",
          .y_title = "hit rate, % of prompt tokens"},
@@ -120,8 +119,7 @@ std::vector<Section> sections() {
          .scale = "log"}}},
       {"lost",
        "Lost hits by cause",
-       "No input counts lost hits: results of simulate, compare and sweep do for systems that keep "
-       "whole histories. Systems of blocks find parts of them.",
+       "No input counts lost hits: results of simulate, compare and sweep do.",
        {{.draw = bars_of_runs,
          .title = "Turns with a history that was not all found",
          .note = "Why the KV cache, or a part of it, was in no tier.",
@@ -129,9 +127,7 @@ std::vector<Section> sections() {
          .x_title = "% of the turns that have a history",
          .keys_of = "/metrics/lost_hits",
          .none_of_keys = "No hit was lost: every turn that has a history found all of it.",
-         .share_of = "/metrics/resumed_turns",
-         // Blocks find parts of histories: nearly every turn would count as lost.
-         .needs = "/metrics/hit_rate/all_turns/total"}}},
+         .share_of = "/metrics/resumed_turns"}}},
       {"gpu",
        "GPU time",
        "No input has GPU time: timed results of simulate, compare and sweep do.",

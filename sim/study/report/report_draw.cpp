@@ -169,9 +169,6 @@ void bars_of_runs(const Entry& entry, const Report& report, ReportSection& secti
   const bool is_log = entry.scale == std::string_view("log");
   std::vector<Bar> bars;
   for (const ReportRun& run : report.runs) {
-    if (entry.needs != nullptr && !mean_at(run, entry.needs)) {
-      continue;
-    }
     Bar bar{.name = run.label, .numbers = {}, .overloaded = is_overloaded(run)};
     for (const Value& value : *values) {
       bar.numbers.push_back(mean_of(

@@ -51,8 +51,6 @@ struct Entry {
   const char* none_of_keys = "";
   /// Pointer to the number that each value is divided by; 0 makes all of them 0.
   const char* share_of = nullptr;
-  /// Pointer to a number that a run has if it is drawn as a bar; nullptr: every run is.
-  const char* needs = nullptr;
   /// Further members of the drawing.
   Json options = Json::object();
   /// For samples: pointer to the list of their times in seconds.
@@ -81,7 +79,7 @@ Kind lines_of_samples;
 Kind front;
 /// A table of hit rates of systems of blocks, with the ceiling of their workload and the bound of
 /// their capacity.
-Kind block_hits;
+Kind prompt_hits;
 /// Lines over one capacity, for runs that differ only in it. A single value gives a line for each
 /// group of runs. Several values, which add up, give a chart for each group.
 Kind over_capacity;

@@ -152,7 +152,7 @@ std::string label_of(const ReportAxes& axes) {
 
 /// A trial in the form of a result, with the numbers that the plan keeps.
 Json result_of_trial(const Json& trial) {
-  constexpr const char* kMembers[][2] = {{"/hit_rate", "/metrics/hit_rate/all_turns/total"},
+  constexpr const char* kMembers[][2] = {{"/hit_rate", "/metrics/hit_rate/prompt_tokens/total"},
                                          {"/ttft_seconds/mean", "/metrics/ttft_seconds/mean"},
                                          {"/dollars_per_hour", "/dollars_per_hour"}};
   Json result{{"metrics", Json::object()}};

@@ -245,39 +245,31 @@ std::string band_text(const Json& value) {
 
 }  // namespace
 
-void block_hits(const Entry& entry, const Report& report, ReportSection& section) {
+void prompt_hits(const Entry& entry, const Report& report, ReportSection& section) {
   struct Rate {
     const char* name;
-    /// Pointers in results with a clock and without.
-    const char* timed;
-    const char* untimed;
-    /// Pointers to the hits of a cache without limit in results with a clock and without.
-    const char* timed_ceiling;
-    const char* untimed_ceiling;
+    const char* pointer;
+    /// Hits of a cache without limit.
+    const char* ceiling;
+    const char* bound;
   };
-  constexpr Rate kRates[] = {
-      {"requests", "/metrics/blocks/hit_rate/turns", "/metrics/hit_rate/turns",
-       "/metrics/blocks/ideal_hit_rate/turns", "/metrics/ideal_hit_rate/turns"},
-      {"blocks", "/metrics/blocks/hit_rate/blocks", "/metrics/hit_rate/blocks/total",
-       "/metrics/blocks/ideal_hit_rate/blocks", "/metrics/ideal_hit_rate/blocks"},
-      {"prompt tokens", "/metrics/blocks/hit_rate/tokens/total", "/metrics/hit_rate/tokens/total",
-       "/metrics/blocks/ideal_hit_rate/tokens", "/metrics/ideal_hit_rate/tokens"}};
+  constexpr Rate kRates[] = {{"requests", "/metrics/hit_rate/requests_with_hits",
+                              "/metrics/hit_rate/ideal/requests_with_hits", ""},
+                             {"blocks", "/metrics/hit_rate/blocks/total",
+                              "/metrics/hit_rate/ideal/blocks", "/bound/hit_rate/blocks"},
+                             {"prompt tokens", "/metrics/hit_rate/prompt_tokens/total",
+                              "/metrics/hit_rate/ideal/prompt_tokens", ""}};
   ReportChart chart{entry.title, entry.note};
   chart.table.header = {"run", "of", "hit rate", "ceiling", "bound"};
   for (const ReportRun& run : report.runs) {
-    const bool timed = mean_at(run, kRates[1].timed).has_value();
-    if (!timed && !mean_at(run, kRates[1].untimed)) {
-      continue;
-    }
     for (const Rate& rate : kRates) {
-      const bool is_bounded = &rate == &kRates[1];
-      chart.table.rows.push_back(
-          {run.label, rate.name,
-           text_of(shown(entry.unit, mean_at(run, timed ? rate.timed : rate.untimed))),
-           text_of(
-               shown(entry.unit, mean_at(run, timed ? rate.timed_ceiling : rate.untimed_ceiling))),
-           text_of(is_bounded ? shown(entry.unit, mean_at(run, "/bound/hit_rate/blocks"))
-                              : std::nullopt)});
+      if (const auto found = mean_at(run, rate.pointer)) {
+        const bool is_bounded = *rate.bound != '\0';
+        chart.table.rows.push_back(
+            {run.label, rate.name, text_of(shown(entry.unit, found)),
+             text_of(shown(entry.unit, mean_at(run, rate.ceiling))),
+             text_of(is_bounded ? shown(entry.unit, mean_at(run, rate.bound)) : std::nullopt)});
+      }
     }
   }
   if (!chart.table.rows.empty()) {

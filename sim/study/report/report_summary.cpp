@@ -53,25 +53,20 @@ std::optional<std::pair<Ranked, Ranked>> range_of(const std::vector<const Report
   return std::pair(*lowest, *highest);
 }
 
-/// "71.0 % of all turns find the KV of their whole history with attentionstore, and 0.0 % with
+/// "71.0 % of the prompt tokens are found in a cache with attentionstore, and 0.0 % with
 /// recompute."
 std::string hit_sentence(const std::vector<const ReportRun*>& runs) {
-  constexpr std::pair<const char*, const char*> kRates[] = {
-      {"/metrics/hit_rate/all_turns/total", "of all turns find the KV of their whole history"},
-      {"/metrics/blocks/hit_rate/tokens/total", "of the prompt tokens are found in a cache"},
-      {"/metrics/hit_rate/tokens/total", "of the prompt tokens are found in a cache"}};
-  for (const auto& [pointer, what] : kRates) {
-    if (const auto range = range_of(runs, pointer)) {
-      const auto& [lowest, highest] = *range;
-      return lowest.first == highest.first
-                 ? fmt::format("{:.1f} % {}{}.", 100 * highest.second, what,
-                               name_among(runs, *highest.first))
-                 : fmt::format("{:.1f} % {} with {}, and {:.1f} % with {}.", 100 * highest.second,
-                               what, highest.first->label, 100 * lowest.second,
-                               lowest.first->label);
-    }
+  const auto range = range_of(runs, "/metrics/hit_rate/prompt_tokens/total");
+  if (!range) {
+    return "";
   }
-  return "";
+  constexpr const char* kWhat = "of the prompt tokens are found in a cache";
+  const auto& [lowest, highest] = *range;
+  return lowest.first == highest.first
+             ? fmt::format("{:.1f} % {}{}.", 100 * highest.second, kWhat,
+                           name_among(runs, *highest.first))
+             : fmt::format("{:.1f} % {} with {}, and {:.1f} % with {}.", 100 * highest.second,
+                           kWhat, highest.first->label, 100 * lowest.second, lowest.first->label);
 }
 
 /// A bound of a capacity by the errors of times.

@@ -72,7 +72,8 @@ bool is_shown(const ResultRow& row, const Comparison& comparison) {
   const auto has_it = [&](const Comparison::Column& column) {
     const Json::json_pointer at{std::string(row.needs)};
     const Json& result = column.results.front();
-    return result.contains(at) && result.at(at).is_object();
+    const Json* needed = find_at(result, at);
+    return needed != nullptr && (needed->is_object() || (needed->is_number() && *needed != 0));
   };
   return row.needs == nullptr ||
          std::any_of(comparison.columns.begin(), comparison.columns.end(), has_it);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,6 +11,24 @@
 
 namespace kvtier {
 namespace {
+
+/// Pointers of other versions, by their beginnings, and those that replace them. The first one that
+/// fits counts.
+constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+    {"/metrics/blocks/hit_rate/tokens", "/metrics/hit_rate/prompt_tokens"},
+    {"/metrics/blocks/hit_rate/turns", "/metrics/hit_rate/requests_with_hits"},
+    {"/metrics/blocks/hit_rate/blocks", "/metrics/hit_rate/blocks/total"},
+    {"/metrics/blocks/ideal_hit_rate/tokens", "/metrics/hit_rate/ideal/prompt_tokens"},
+    {"/metrics/blocks/ideal_hit_rate/turns", "/metrics/hit_rate/ideal/requests_with_hits"},
+    {"/metrics/blocks/ideal_hit_rate/blocks", "/metrics/hit_rate/ideal/blocks"},
+    {"/metrics/blocks/turns_with_hits", "/metrics/requests_with_hits"},
+    {"/metrics/blocks/hit_blocks", "/metrics/hit_blocks/total"},
+    {"/metrics/blocks/", "/metrics/"},
+    {"/metrics/ideal_hit_rate/tokens", "/metrics/hit_rate/ideal/prompt_tokens"},
+    {"/metrics/ideal_hit_rate/turns", "/metrics/hit_rate/ideal/requests_with_hits"},
+    {"/metrics/ideal_hit_rate/blocks", "/metrics/hit_rate/ideal/blocks"},
+    {"/metrics/hit_rate/turns", "/metrics/hit_rate/requests_with_hits"},
+    {"/metrics/turns_with_hits", "/metrics/requests_with_hits"}};
 
 constexpr const char* kWanted =
     "expected a value, {\"min\": .., \"max\": ..} or {\"value\": .., \"tolerance\": .., "
@@ -134,6 +154,15 @@ std::vector<Expectation> read_expectations(const Json& json, const std::string& 
   return expectations;
 }
 
+std::string renamed_pointer(const std::string& pointer) {
+  for (const auto& [old, current] : kRenamed) {
+    if (const std::size_t at = pointer.find(old); at != std::string::npos) {
+      return std::string(pointer).replace(at, old.size(), current);
+    }
+  }
+  return "";
+}
+
 FindValue values_of(Json result) {
   return [result = std::move(result)](const std::string& pointer) {
     const Json* value = find_at(result, Json::json_pointer(pointer));
@@ -176,7 +205,10 @@ std::vector<std::string> failed_expectations(const FindValue& find,
   for (const Expectation& expectation : expectations) {
     const std::optional<Json> value = find(expectation.pointer);
     if (!value) {
-      problems.add(expectation.pointer, "the result has no such value");
+      const std::string renamed = renamed_pointer(expectation.pointer);
+      problems.add(expectation.pointer,
+                   fmt::format("the result has no such value{}",
+                               renamed.empty() ? "" : fmt::format(" (write {})", renamed)));
       continue;
     }
     const std::string complaint = check(expectation, *value);

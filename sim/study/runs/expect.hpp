@@ -34,6 +34,9 @@ struct Expectation {
 [[nodiscard]] std::vector<Expectation> read_expectations(const Json& json,
                                                          const std::string& origin);
 
+/// The pointer of today for one of another version; empty if it has none.
+[[nodiscard]] std::string renamed_pointer(const std::string& pointer);
+
 /// Finds the value at a JSON pointer of results; nullopt if there is none.
 using FindValue = std::function<std::optional<Json>(const std::string& pointer)>;
 [[nodiscard]] FindValue values_of(Json result);

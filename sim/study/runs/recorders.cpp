@@ -25,7 +25,7 @@ double microseconds(SimTime time) { return static_cast<double>(time.ns) * 1e-3; 
 }  // namespace
 
 RequestRecorder::RequestRecorder(const std::string& path, const SystemConfig& system)
-    : file_(path), of_blocks_(system.blocks.has_value()) {
+    : file_(path) {
   std::string header =
       "session,turn,measured,arrived_seconds,admitted_seconds,first_token_seconds,finished_seconds,"
       "prompt_tokens,history_tokens,input_tokens,output_tokens,truncated_tokens,reused_tokens,"
@@ -47,7 +47,7 @@ void RequestRecorder::add(const RequestRecord& r) {
       r.truncated.value, r.found.reused.value, found ? kvtier::to_string(r.found.medium) : "",
       r.found.late ? 1 : 0, loss == LossCause::none ? "" : kvtier::to_string(loss),
       r.exposed_load.seconds(), r.preemptions, r.instance);
-  const std::array<Tokens, kMedia> by_medium = of_blocks_ ? r.prompt_found : r.found.by_medium();
+  const std::array<Tokens, kMedia> by_medium = r.found_by_medium();
   for (const Medium tier : tiers_) {
     row += fmt::format(",{}", by_medium[static_cast<std::size_t>(tier)].value);
   }

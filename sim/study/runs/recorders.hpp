@@ -25,7 +25,6 @@ class RequestRecorder {
 
  private:
   AtomicFile file_;
-  bool of_blocks_;
   std::vector<Medium> tiers_;
 };
 

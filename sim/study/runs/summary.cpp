@@ -18,30 +18,28 @@ constexpr double kPercent = 100;
 constexpr const char* kBound = "/bound/hit_rate/all_turns";
 constexpr const char* kBlockBound = "/bound/hit_rate/blocks";
 constexpr const char* kBlocks = "/config/system/blocks";
-constexpr const char* kWholeHits = "/metrics/hit_rate/all_turns";
-constexpr const char* kTokenHits = "/metrics/hit_rate/tokens";
-constexpr const char* kIdeal = "/metrics/blocks/ideal_hit_rate";
+constexpr const char* kResumed = "/metrics/resumed_turns";
+constexpr const char* kIdeal = "/metrics/hit_rate/ideal";
 
 constexpr ResultRow kRows[] = {
     {"turns measured", "/metrics/turns", 1, "{:.0f}"},
     {"requests/s, nominal", "/load/requests_per_second/nominal", 1, "{:.3f}"},
     {"requests/s, measured", "/load/requests_per_second/measured", 1, "{:.3f}"},
-    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}", kWholeHits},
-    {"  of which in HBM %", "/metrics/hit_rate/all_turns/hbm", 100, "{:.1f}", kWholeHits},
-    {"  of which in DRAM %", "/metrics/hit_rate/all_turns/dram", 100, "{:.1f}", kWholeHits},
-    {"  of which in CXL %", "/metrics/hit_rate/all_turns/cxl", 100, "{:.1f}",
+    {"hit rate, all turns %", "/metrics/hit_rate/all_turns/total", 100, "{:.1f}", kResumed},
+    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}", kResumed},
+    {"hit rate, history tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}", kResumed},
+    {"requests with a hit %", "/metrics/hit_rate/requests_with_hits", 100, "{:.1f}"},
+    {"hit rate, blocks %", "/metrics/hit_rate/blocks/total", 100, "{:.1f}", kBlocks},
+    {"hit rate, prompt tokens %", "/metrics/hit_rate/prompt_tokens/total", 100, "{:.1f}"},
+    {"  of which in HBM %", "/metrics/hit_rate/prompt_tokens/hbm", 100, "{:.1f}",
+     "/config/system/tiers/hbm"},
+    {"  of which in DRAM %", "/metrics/hit_rate/prompt_tokens/dram", 100, "{:.1f}",
+     "/config/system/tiers/dram"},
+    {"  of which in CXL %", "/metrics/hit_rate/prompt_tokens/cxl", 100, "{:.1f}",
      "/config/system/tiers/cxl"},
-    {"  of which in SSD %", "/metrics/hit_rate/all_turns/ssd", 100, "{:.1f}", kWholeHits},
-    {"hit rate, resumed turns %", "/metrics/hit_rate/resumed_turns/total", 100, "{:.1f}",
-     kWholeHits},
-    {"hit rate, history tokens %", "/metrics/hit_rate/tokens/total", 100, "{:.1f}", kTokenHits},
-    {"requests with a hit %", "/metrics/blocks/hit_rate/turns", 100, "{:.1f}", kBlocks},
-    {"hit rate, blocks %", "/metrics/blocks/hit_rate/blocks", 100, "{:.1f}", kBlocks},
-    {"hit rate, prompt tokens %", "/metrics/blocks/hit_rate/tokens/total", 100, "{:.1f}", kBlocks},
-    {"  of which in HBM %", "/metrics/blocks/hit_rate/tokens/hbm", 100, "{:.1f}", kBlocks},
-    {"  of which in DRAM %", "/metrics/blocks/hit_rate/tokens/dram", 100, "{:.1f}", kBlocks},
-    {"  of which in SSD %", "/metrics/blocks/hit_rate/tokens/ssd", 100, "{:.1f}", kBlocks},
-    {"  cache without limit %", "/metrics/blocks/ideal_hit_rate/tokens", 100, "{:.1f}", kIdeal},
+    {"  of which in SSD %", "/metrics/hit_rate/prompt_tokens/ssd", 100, "{:.1f}",
+     "/config/system/tiers/ssd"},
+    {"  cache without limit %", "/metrics/hit_rate/ideal/prompt_tokens", 100, "{:.1f}", kIdeal},
     {"preemptions", "/metrics/preemptions", 1, "{:.0f}", kBlocks},
     {"TTFT mean s", "/metrics/ttft_seconds/mean", 1, "{:.3f}"},
     {"TTFT p90 s", "/metrics/ttft_seconds/p90", 1, "{:.3f}"},

@@ -81,7 +81,7 @@ struct ResultRow {
   const char* pointer;
   double factor;
   const char* format;  // of the scaled number
-  /// Pointer that a result must have for the row to be shown, such as a tier.
+  /// The row is shown if a result has an object or another number than 0 there, such as a tier.
   const char* needs = nullptr;
 };
 /// The rows in the order of tables.

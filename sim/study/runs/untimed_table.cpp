@@ -1,6 +1,7 @@
 #include "sim/study/runs/untimed_table.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,11 +22,11 @@ struct HitRate {
   /// The key in /metrics/hit_rate.
   const char* name;
 };
-constexpr HitRate kHitRates[] = {{"all turns", "all_turns"},
-                                 {"resumed turns", "resumed_turns"},
-                                 {"requests with a hit", "turns"},
-                                 {"blocks", "blocks"},
-                                 {"tokens", "tokens"}};
+constexpr HitRate kHitRates[] = {
+    {"all turns", "all_turns"},   {"resumed turns", "resumed_turns"},
+    {"history tokens", "tokens"}, {"requests with a hit", "requests_with_hits"},
+    {"blocks", "blocks"},         {"prompt tokens", "prompt_tokens"}};
+constexpr std::size_t kOfHistories = 3;
 }  // namespace
 
 std::string untimed_table(const Json& result) {
@@ -51,7 +52,8 @@ std::string untimed_table(const Json& result) {
   if (has_most) {
     lines[0].insert(lines[0].end(), {"upper bound", "share of it"});
   }
-  for (const HitRate& row : kHitRates) {
+  const bool has_histories = number_at(result, "/metrics/resumed_turns").value_or(0) > 0;
+  for (const HitRate& row : std::span(kHitRates).subspan(has_histories ? 0 : kOfHistories)) {
     const Json* found =
         find_at(result, Json::json_pointer(std::string("/metrics/hit_rate/") + row.name));
     if (found == nullptr) {

@@ -14,6 +14,7 @@
 #include "sim/core/text.hpp"
 #include "sim/serving/simulate.hpp"
 #include "sim/study/runs/bound.hpp"
+#include "sim/study/runs/expect.hpp"
 #include "sim/study/runs/summary.hpp"
 
 namespace kvtier {
@@ -23,8 +24,7 @@ constexpr std::int64_t kShortSessions = 8;
 constexpr std::size_t kMostShortRuns = 32;
 constexpr const char* kBound = "/bound";
 /// Parts of a result that only runs with enough turns have.
-constexpr std::array kOfLongRuns{"/metrics/classes", "/metrics/confidence", "/metrics/hit_rate",
-                                 "/load/precision"};
+constexpr std::array kOfLongRuns{"/metrics/classes", "/metrics/confidence", "/load/precision"};
 
 /// The parts of a config on which the keys of its results depend.
 std::string structure_of(const RunConfig& config) {
@@ -94,6 +94,9 @@ void add_numbers(const Json& value, const std::string& pointer, std::vector<std:
 /// Numbers that could be meant: the closest one in the deepest common part, or the first ones
 /// there.
 std::string alternatives(const std::vector<Json>& results, const std::string& metric) {
+  if (const std::string renamed = renamed_pointer(metric); !renamed.empty()) {
+    return fmt::format(" (write {})", renamed);
+  }
   std::string deepest;
   for (const Json& result : results) {
     const std::string own = deepest_of(result, Json::json_pointer(metric)).to_string();

@@ -37,9 +37,9 @@ struct Metric {
 constexpr std::array kMetrics{
     Metric{"/hit_rate/all_turns/total", "", Judged::rate},
     Metric{"/hit_rate/all_turns/hbm", "", Judged::rate, "hbm"},
-    Metric{"/hit_rate/all_turns/dram", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/dram", "", Judged::rate, "dram"},
     Metric{"/hit_rate/all_turns/cxl", "", Judged::rate, "cxl"},
-    Metric{"/hit_rate/all_turns/ssd", "", Judged::rate},
+    Metric{"/hit_rate/all_turns/ssd", "", Judged::rate, "ssd"},
     Metric{"/hit_rate/tokens/total", "", Judged::rate},
     Metric{"/ttft_seconds/p50", "s", Judged::time},
     Metric{"/ttft_seconds/p90", "s", Judged::time},

@@ -508,7 +508,7 @@ TEST_F(Presets, ForVllmRunInTime) {
     const nlohmann::json metrics = read_json("out.json")["metrics"];
     EXPECT_GT(metrics["ttft_seconds"]["mean"], 0) << system;
     if (std::string(system) != "vllm_0_2") {
-      EXPECT_GT(metrics["blocks"]["hit_rate"]["tokens"]["total"], 0.3) << system << metrics;
+      EXPECT_GT(metrics["hit_rate"]["prompt_tokens"]["total"], 0.3) << system << metrics;
     }
   }
 }

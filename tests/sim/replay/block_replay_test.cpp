@@ -75,12 +75,12 @@ TEST(BlockReplay, FindsThePrefixOfAnyEarlierRequest) {
   EXPECT_EQ(requests.all[1].prompt_found[1], Tokens(8));
   EXPECT_EQ(requests.all[2].prompt_found[1], Tokens(8));  // all but the last token's block
   EXPECT_EQ(metrics["turns"], 3);
-  EXPECT_EQ(metrics["turns_with_hits"], 2);
+  EXPECT_EQ(metrics["requests_with_hits"], 2);
   EXPECT_EQ(metrics["hit_tokens"]["dram"], 16);
   EXPECT_EQ(metrics["hit_blocks"]["total"], 4);
   EXPECT_EQ(metrics["prompt_blocks"], 9);
   EXPECT_EQ(metrics["tiers"]["dram"]["resident_blocks"], 4);
-  EXPECT_EQ(metrics["hit_rate"]["tokens"]["total"], 16.0 / 36);
+  EXPECT_EQ(metrics["hit_rate"]["prompt_tokens"]["total"], 16.0 / 36);
 }
 
 TEST(BlockReplay, StoresResponsesOrNot) {
@@ -177,17 +177,17 @@ TEST(BlockReplay, SaysWhatEachWorkloadOfAMixFinds) {
   const Json metrics = simulate_untimed(config, builtin_policies())["metrics"];
   const Json& clients = metrics["classes"]["clients"];
   const Json& groups = metrics["classes"]["groups"];
-  for (const char* sum : {"turns", "turns_with_hits", "prompt_tokens", "prompt_blocks"}) {
+  for (const char* sum : {"turns", "requests_with_hits", "prompt_tokens", "prompt_blocks"}) {
     EXPECT_EQ(clients[sum].get<int>() + groups[sum].get<int>(), metrics[sum].get<int>()) << sum;
   }
   EXPECT_EQ(clients["hit_tokens"]["total"].get<int>() + groups["hit_tokens"]["total"].get<int>(),
             metrics["hit_tokens"]["total"].get<int>());
   // A client finds all of the rounds before, but for the last block: of 5 rounds of 512 + 64 tokens
   // the prompts have 8,320 tokens, and 4 find 5,760 less a block each.
-  EXPECT_EQ(clients["hit_rate"]["turns"], 0.8);
-  EXPECT_NEAR(clients["hit_rate"]["tokens"]["total"].get<double>(), 5696.0 / 8320, 0.001);
-  EXPECT_GT(groups["hit_rate"]["turns"].get<double>(), 0.8);
-  EXPECT_LT(groups["hit_rate"]["turns"].get<double>(), 1);
+  EXPECT_EQ(clients["hit_rate"]["requests_with_hits"], 0.8);
+  EXPECT_NEAR(clients["hit_rate"]["prompt_tokens"]["total"].get<double>(), 5696.0 / 8320, 0.001);
+  EXPECT_GT(groups["hit_rate"]["requests_with_hits"].get<double>(), 0.8);
+  EXPECT_LT(groups["hit_rate"]["requests_with_hits"].get<double>(), 1);
 }
 
 TEST(UntimedReplay, SaysWhatEachWorkloadOfAMixFinds) {
@@ -202,7 +202,7 @@ TEST(UntimedReplay, SaysWhatEachWorkloadOfAMixFinds) {
   EXPECT_EQ(metrics["classes"]["chat"]["turns"].get<int>() +
                 metrics["classes"]["documents"]["turns"].get<int>(),
             metrics["turns"].get<int>());
-  EXPECT_TRUE(metrics["classes"]["chat"]["hit_rate"].contains("tokens"));
+  EXPECT_TRUE(metrics["classes"]["chat"]["hit_rate"].contains("prompt_tokens"));
 }
 
 TEST(BlockReplay, RefusesRulesThatNeedOthers) {

@@ -112,8 +112,8 @@ TEST(BlockBatcher, ASecondTurnComputesNothingOfItsHistoryButTheLastToken) {
     EXPECT_EQ(second.found.reused, Tokens(11));
     EXPECT_EQ(second.found.medium, Medium::hbm);
     EXPECT_EQ(second.first_token - second.admitted, for_ms(6));
-    EXPECT_EQ(run.instance.block_hits()->hit_tokens[0], 11);
-    EXPECT_EQ(run.instance.block_hits()->prompt_tokens, 27);
+    EXPECT_EQ(run.instance.turns().prompts.hit_tokens[0], 11);
+    EXPECT_EQ(run.instance.turns().prompts.prompt_tokens, 27);
   }
 }
 
@@ -685,7 +685,7 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
         simulate(config, builtin_policies(), {.stepping = DecodeStepping::per_iteration});
     ASSERT_EQ(fast.dump(), plain.dump()) << "seed " << seed;
     preemptions += fast["metrics"]["preemptions"].get<std::int64_t>();
-    hits += fast["metrics"]["blocks"]["hit_tokens"]["total"].get<std::int64_t>();
+    hits += fast["metrics"]["hit_tokens"]["total"].get<std::int64_t>();
     for (const char* share :
          {"slots_in_use_fraction", "kv_memory_in_use_fraction", "gpu_busy_fraction"}) {
       EXPECT_LE(fast["load"][share].get<double>(), 1 + 1e-9) << share << ", seed " << seed;
@@ -730,7 +730,7 @@ TEST(BlockBatcher, OneRequestAtATimeHasTheHitsOfAnUntimedReplay) {
     config.workload.warmup_turns = 0;
     config.workload.arrival_rate = PerSecond(1e-7);  // one session after the other
     SCOPED_TRACE(seed);
-    const Json timed = simulate(config, builtin_policies())["metrics"]["blocks"];
+    const Json timed = simulate(config, builtin_policies())["metrics"];
     const Json untimed = simulate_untimed(config, builtin_policies())["metrics"];
     EXPECT_EQ(timed["hit_tokens"], untimed["hit_tokens"]) << "seed " << seed;
     EXPECT_EQ(timed["prompt_tokens"], untimed["prompt_tokens"]) << "seed " << seed;

@@ -467,7 +467,7 @@ TEST(Instance, TurnsAdmittedDuringWarmupAreNotCounted) {
   run.run();
   EXPECT_EQ(run.instance.finished_turns(), 3);
   EXPECT_EQ(run.instance.turns().turns, 1);
-  EXPECT_EQ(run.instance.turns().input_tokens, Tokens(7));
+  EXPECT_EQ(run.instance.turns().prompts.prompt_tokens, 7);
   // The third is admitted at 74 (see above), prefills 7 ms and decodes 10.
   EXPECT_EQ(run.instance.measured().from, at_ms(74));
   EXPECT_EQ(run.instance.measured_gpu_time().prefill, for_ms(7));

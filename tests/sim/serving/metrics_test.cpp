@@ -43,21 +43,21 @@ TurnMetrics five_turns() {
 }
 
 TEST(TurnMetrics, HitRatesOfAllTurnsCountFirstTurnsAsMisses) {
-  const Json rates = hit_rate_report(five_turns());
+  const Json rates = hits_report(five_turns(), {}, {})["hit_rate"];
   EXPECT_DOUBLE_EQ(rates["all_turns"]["total"], 2.0 / 5);
   EXPECT_DOUBLE_EQ(rates["all_turns"]["dram"], 2.0 / 5);
   EXPECT_DOUBLE_EQ(rates["all_turns"]["ssd"], 0);
 }
 
 TEST(TurnMetrics, HitRatesOfResumedTurnsLeaveFirstTurnsOutAndCountPartsApart) {
-  const Json rates = hit_rate_report(five_turns());
+  const Json rates = hits_report(five_turns(), {}, {})["hit_rate"];
   EXPECT_DOUBLE_EQ(rates["resumed_turns"]["total"], 2.0 / 4);
   EXPECT_EQ(rates["partial_turns"], 1);
   EXPECT_EQ(rates["late_hits"], 1);
 }
 
 TEST(TurnMetrics, HitRatesOfTokensAreReusedOverNeeded) {
-  const Json rates = hit_rate_report(five_turns());
+  const Json rates = hits_report(five_turns(), {}, {})["hit_rate"];
   // 100 + 300 + 50 of 100 + 300 + 200 + 400.
   EXPECT_DOUBLE_EQ(rates["tokens"]["total"], 450.0 / 1000);
   EXPECT_DOUBLE_EQ(rates["tokens"]["dram"], 400.0 / 1000);
@@ -65,9 +65,61 @@ TEST(TurnMetrics, HitRatesOfTokensAreReusedOverNeeded) {
   EXPECT_DOUBLE_EQ(rates["tokens"]["hbm"], 0);
 }
 
+/// A request of blocks of 16 tokens, of whose prompt so many tokens are found in HBM and DRAM.
+RequestRecord record_of_blocks(std::int64_t history, std::int64_t hbm, std::int64_t dram) {
+  RequestRecord r = record(history, 0);
+  r.block = 16;
+  r.set_found_of_prompt({Tokens(hbm), Tokens(dram)});
+  return r;
+}
+
+TEST(TurnMetrics, HitRatesOfPromptsCountWhatRequestsWithoutAHistoryFind) {
+  TurnMetrics turns;
+  turns.add(record_of_blocks(0, 0, 0));
+  RequestRecord shares = record_of_blocks(0, 0, 0);
+  shares.input = Tokens(50);
+  shares.set_found_of_prompt({Tokens(16), Tokens(16)});
+  turns.add(shares);
+  turns.add(record_of_blocks(100, 96, 0));
+  SystemConfig system;
+  system.blocks = BlocksConfig{};
+  const Json hits = hits_report(turns, system, {});
+  // Prompts of 7, 50 and 107 tokens, with 0, 3 and 6 full blocks.
+  EXPECT_EQ(hits["prompt_tokens"], 164);
+  EXPECT_EQ(hits["prompt_blocks"], 9);
+  EXPECT_EQ(hits["hit_tokens"]["hbm"], 112);
+  EXPECT_EQ(hits["hit_tokens"]["dram"], 16);
+  EXPECT_EQ(hits["hit_blocks"]["total"], 8);
+  EXPECT_EQ(hits["requests_with_hits"], 2);
+  const Json& rates = hits["hit_rate"];
+  EXPECT_DOUBLE_EQ(rates["prompt_tokens"]["total"], 128.0 / 164);
+  EXPECT_DOUBLE_EQ(rates["blocks"]["dram"], 1.0 / 9);
+  EXPECT_DOUBLE_EQ(rates["requests_with_hits"], 2.0 / 3);
+  EXPECT_DOUBLE_EQ(rates["tokens"]["total"], 0.96);
+  EXPECT_DOUBLE_EQ(rates["all_turns"]["hbm"], 1.0 / 3);
+  EXPECT_EQ(turns.computed_tokens(), Tokens(36));
+}
+
+TEST(TurnMetrics, AWholeHistoryMayLackOneBlock) {
+  EXPECT_TRUE(record_of_blocks(96, 96, 0).full_hit());
+  // KV of the last token is not computed, so the last block is not found.
+  EXPECT_TRUE(record_of_blocks(96, 48, 32).full_hit());
+  EXPECT_FALSE(record_of_blocks(97, 80, 0).full_hit());
+  EXPECT_FALSE(record_of_blocks(10, 0, 0).full_hit());
+  EXPECT_FALSE(record(96, 95).full_hit());
+}
+
+TEST(TurnMetrics, APreemptedRequestCountsWhatItFoundFirst) {
+  RequestRecord r = record_of_blocks(100, 32, 0);
+  r.preemptions = 1;
+  r.set_found_of_prompt({Tokens(96)});
+  EXPECT_EQ(r.found_tokens(), Tokens(32));
+  EXPECT_EQ(r.found.reused, Tokens(32));
+}
+
 TEST(TurnMetrics, EveryLostHitHasItsCause) {
   const TurnMetrics turns = five_turns();
-  const Json lost = lost_hits_report(turns);
+  const Json lost = hits_report(turns, {}, {})["lost_hits"];
   EXPECT_EQ(lost["capacity"], 1);  // found in part
   EXPECT_EQ(lost["ttl"], 1);
   EXPECT_EQ(lost["overflow"], 0);
@@ -82,9 +134,13 @@ TEST(TurnMetrics, AHistoryTruncatedToNothingIsLostByOverflow) {
   EXPECT_EQ(turns.resumed_turns, 0);
   EXPECT_EQ(turns.truncated_turns, 1);
   EXPECT_EQ(turns.truncated_tokens, Tokens(80));
-  EXPECT_FALSE(lost_hits_report(turns).contains("not_admitted"));
-  EXPECT_EQ(lost_hits_report(turns, true)["not_admitted"], 0);
-  EXPECT_EQ(lost_hits_report(turns)["overflow"], 1);
+  const Json lost = hits_report(turns, {}, {})["lost_hits"];
+  EXPECT_FALSE(lost.contains("not_admitted"));
+  EXPECT_EQ(lost["overflow"], 1);
+  SystemConfig filters;
+  filters.tiers.dram = tier();
+  filters.tiers.dram->admission.name = "second_hit";
+  EXPECT_EQ(hits_report(turns, filters, {})["lost_hits"]["not_admitted"], 0);
 }
 
 TEST(TurnMetrics, TimesFollowTheirDefinitions) {
@@ -195,7 +251,7 @@ TEST(TurnMetrics, ComputedTokensAreThoseOfPromptsThatWereFoundNowhere) {
   turns.add(record(100, 100));
   turns.add(record(300, 120));
   // Inputs of 7 tokens.
-  EXPECT_EQ(turns.prompt_tokens(), Tokens(7 + 107 + 307));
+  EXPECT_EQ(turns.prompts.prompt_tokens, 7 + 107 + 307);
   EXPECT_EQ(turns.computed_tokens(), Tokens(7 + 7 + 187));
 }
 
@@ -228,7 +284,7 @@ TEST(TurnMetrics, CostsOfResumedTurnsLeaveFirstTurnsOut) {
 
 TEST(TurnMetrics, WithoutTurnsRatesAreZeroAndTimesNull) {
   const TurnMetrics turns;
-  EXPECT_DOUBLE_EQ(hit_rate_report(turns)["all_turns"]["total"], 0);
+  EXPECT_DOUBLE_EQ(hits_report(turns, {}, {})["hit_rate"]["all_turns"]["total"], 0);
   EXPECT_TRUE(seconds_report(turns.ttft_ns).is_null());
 }
 
@@ -312,7 +368,7 @@ TurnMetrics turns_of(int sessions) {
 // sqrt(2) sin(3 pi j / 4) / (pi j): 0.159, 0.113, 0.053, 0 and 0.032. The root of their mean square
 // is 0.0914, times 2.5706 0.235. The share of tokens has the same step, from 1 to 1/2.
 TEST(Confidence, IsReportedForTheHeadlineMetrics) {
-  const Json report = confidence_report(turns_of(8192), false, load_of(100));
+  const Json report = confidence_report(turns_of(8192), load_of(100));
   EXPECT_EQ(report["level"], 0.95);
   EXPECT_EQ(report["batches"], 32);
   EXPECT_EQ(report["turns_per_batch"], 512);
@@ -338,7 +394,7 @@ TEST(Confidence, OfTimesIsOnALogarithmicScale) {
     one.finished = at_ms(400);
     turns.add(one);
   }
-  const Json ttft = confidence_report(turns, false, load_of(100))["ttft_seconds"];
+  const Json ttft = confidence_report(turns, load_of(100))["ttft_seconds"];
   const double low = ttft["low"];
   EXPECT_GT(ttft["half_width"], 0.105);
   EXPECT_GT(low, 0);
@@ -347,7 +403,7 @@ TEST(Confidence, OfTimesIsOnALogarithmicScale) {
 
 TEST(Confidence, IsMissingWithAReasonForOverloadedOrShortRuns) {
   const auto why = [](const TurnMetrics& turns, const Json& load) {
-    const Json report = confidence_report(turns, false, load);
+    const Json report = confidence_report(turns, load);
     EXPECT_FALSE(report.contains("ttft_seconds"));
     return report.value("missing_because", "");
   };
@@ -362,7 +418,7 @@ TEST(Confidence, IsMissingWithAReasonForOverloadedOrShortRuns) {
 
 // 1,024 turns have 10 beyond the quantile of 0.99, and 51 beyond that of 0.95.
 TEST(Confidence, LeavesOutQuantilesWithFewTurnsBeyondThem) {
-  const Json report = confidence_report(turns_of(512), false, load_of(100));
+  const Json report = confidence_report(turns_of(512), load_of(100));
   EXPECT_TRUE(report.contains("ttft_seconds_p90"));
   EXPECT_FALSE(report.contains("ttft_seconds_p95"));
   EXPECT_FALSE(report.contains("ttft_seconds_p99"));
@@ -374,7 +430,7 @@ TEST(Confidence, LeavesOutSharesWithoutAHistory) {
   for (int i = 0; i < 600; ++i) {
     turns.add(record(0, 0));
   }
-  const Json report = confidence_report(turns, false, load_of(100));
+  const Json report = confidence_report(turns, load_of(100));
   EXPECT_FALSE(report.contains("hit_rate_tokens"));
   EXPECT_TRUE(report.contains("ttft_seconds"));
 }

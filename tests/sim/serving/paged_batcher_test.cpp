@@ -214,7 +214,7 @@ TEST(PagedBatcher, KvInHostMemoryIsLoadedLayerByLayer) {
   EXPECT_DOUBLE_EQ(turns.full_hits_nearer[1][0], 2.0 / 15);
   EXPECT_EQ(turns.reused_tokens[0], Tokens(2));
   EXPECT_EQ(turns.reused_tokens[1], Tokens(13));
-  const Json hits = hit_rate_report(turns)["all_turns"];
+  const Json hits = hits_report(turns, {}, {})["hit_rate"]["all_turns"];
   EXPECT_DOUBLE_EQ(hits["total"].get<double>(), 1.0 / 3);
   EXPECT_DOUBLE_EQ(hits["hbm"].get<double>(), 2.0 / 45);
   EXPECT_DOUBLE_EQ(hits["dram"].get<double>(), 13.0 / 45);

@@ -50,12 +50,12 @@ TEST(SharedPrompts, AreTheHistoryOfAFirstTurnWhichComputesThemInFull) {
   const TurnMetrics& turns = run.instance.turns();
   EXPECT_EQ(turns.resumed_turns, 2);
   EXPECT_EQ(turns.history_tokens, Tokens(20 + 35));
-  const Json rates = hit_rate_report(turns);
+  const Json rates = hits_report(turns, {}, {})["hit_rate"];
   EXPECT_DOUBLE_EQ(rates["all_turns"]["total"], 1.0 / 2);
   EXPECT_DOUBLE_EQ(rates["resumed_turns"]["total"], 1.0 / 2);
   EXPECT_DOUBLE_EQ(rates["tokens"]["total"], 35.0 / 55);
-  EXPECT_EQ(lost_hits_report(turns)["not_stored"], 1);
-  EXPECT_EQ(lost_hits_report(turns)["capacity"], 0);
+  EXPECT_EQ(hits_report(turns, {}, {})["lost_hits"]["not_stored"], 1);
+  EXPECT_EQ(hits_report(turns, {}, {})["lost_hits"]["capacity"], 0);
 }
 
 TEST(SharedPrompts, LeaveNothingBehindForTheNextSessionInASlot) {

@@ -231,8 +231,8 @@ TEST(Clusters, EveryTurnEndsWhenAnInstanceIsLost) {
   EXPECT_EQ(broken["metrics"]["turns"], whole["metrics"]["turns"]);
   EXPECT_EQ(broken["metrics"]["output_tokens"], whole["metrics"]["output_tokens"]);
   EXPECT_GT(number_at(broken, "/metrics/cluster/requests_sent_again"), 0);
-  EXPECT_LT(number_at(broken, "/metrics/blocks/hit_rate/tokens/total"),
-            number_at(whole, "/metrics/blocks/hit_rate/tokens/total"));
+  EXPECT_LT(number_at(broken, "/metrics/hit_rate/prompt_tokens/total"),
+            number_at(whole, "/metrics/hit_rate/prompt_tokens/total"));
   EXPECT_EQ(broken.dump(), simulate(small("vllm", with), builtin_policies()).dump());
 }
 
@@ -303,8 +303,8 @@ TEST(Clusters, FindMoreInASharedTier) {
   const Json shared = simulate(sharing(), builtin_policies())["metrics"];
   const Json own = simulate(sharing({"/cluster/shared=none", "/cluster/network=none"}),
                             builtin_policies())["metrics"];
-  EXPECT_GT(number_at(shared, "/blocks/hit_rate/tokens/total"),
-            number_at(own, "/blocks/hit_rate/tokens/total") + 0.1);
+  EXPECT_GT(number_at(shared, "/hit_rate/prompt_tokens/total"),
+            number_at(own, "/hit_rate/prompt_tokens/total") + 0.1);
   EXPECT_LE(number_at(shared, "/tiers/dram/occupancy_bytes/mean"),
             number_at(shared, "/tiers/dram/occupancy_bytes/max"));
   EXPECT_LE(number_at(shared, "/tiers/dram/occupancy_bytes/max"), 48.0 * (std::int64_t{1} << 30));
@@ -376,12 +376,15 @@ void expect_shares(const Json& result, const std::string& world) {
   for (const Json& instance : metrics["instances"]) {
     EXPECT_LE(instance["gpu_busy_fraction"].get<double>(), 1) << world;
   }
-  if (metrics.contains("blocks") && metrics["blocks"].contains("ideal_hit_rate")) {
-    const Json& found = metrics["blocks"]["hit_rate"];
-    const Json& ideal = metrics["blocks"]["ideal_hit_rate"];
-    EXPECT_LE(found["tokens"]["total"].get<double>(), ideal["tokens"].get<double>()) << world;
-    EXPECT_LE(found["turns"].get<double>(), ideal["turns"].get<double>()) << world;
-    EXPECT_LE(found["blocks"].get<double>(), ideal["blocks"].get<double>()) << world;
+  if (const Json& found = metrics["hit_rate"]; found.contains("ideal")) {
+    const Json& ideal = found["ideal"];
+    EXPECT_LE(number_at(found, "/prompt_tokens/total"), number_at(ideal, "/prompt_tokens"))
+        << world;
+    EXPECT_LE(number_at(found, "/requests_with_hits"), number_at(ideal, "/requests_with_hits"))
+        << world;
+    if (found.contains("blocks")) {
+      EXPECT_LE(number_at(found, "/blocks/total"), number_at(ideal, "/blocks")) << world;
+    }
   }
 }
 
@@ -415,7 +418,8 @@ TEST(Clusters, AreBusyForNoLongerThanRentedAndFindNoMoreThanACacheWithoutLimit) 
     const std::string text = fmt::format("{}: {}", system, fmt::join(settings, " "));
     const Json result = simulate(small(system, settings), registry);
     expect_shares(result, text);
-    with_ideal += result["metrics"].value("/blocks/ideal_hit_rate/turns"_json_pointer, 0.0) > 0;
+    with_ideal +=
+        result["metrics"].value("/hit_rate/ideal/requests_with_hits"_json_pointer, 0.0) > 0;
   }
   EXPECT_GT(with_ideal, 10);
 }

@@ -212,7 +212,7 @@ TEST(AllSystems, CountHitsOfTheTableAndOfTheJsonInTheSameTiers) {
     }
     const Json metrics = simulate(config, builtin_policies())["metrics"];
     const Json& history = metrics["hit_rate"]["tokens"];
-    for (const auto& [tier, tokens] : metrics["blocks"]["hit_tokens"].items()) {
+    for (const auto& [tier, tokens] : metrics["hit_tokens"].items()) {
       // Sessions share nothing in this workload, so all that is found is history.
       EXPECT_EQ(history[tier].get<double>() > 0, tokens.get<std::int64_t>() > 0)
           << system << " " << tier;

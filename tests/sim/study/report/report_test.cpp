@@ -35,7 +35,8 @@ Json result(const std::string& system, const std::string& dram, double dram_hits
        {{"resumed_turns", 120},
         {"hit_rate",
          {{"all_turns",
-           {{"total", dram_hits}, {"hbm", 0.0}, {"dram", dram_hits}, {"cxl", 0.0}, {"ssd", 0.0}}}}},
+           {{"total", dram_hits}, {"hbm", 0.0}, {"dram", dram_hits}, {"cxl", 0.0}, {"ssd", 0.0}}},
+          {"prompt_tokens", {{"total", dram_hits}}}}},
         {"lost_hits", {{"capacity", 30}, {"below_threshold", 0}}},
         {"ttft_seconds", {{"mean", 2.0}, {"p50", 1.0}, {"p90", 4.0}, {"p95", 6.0}, {"p99", 8.0}}},
         {"gpu_seconds",
@@ -91,13 +92,13 @@ TEST_F(Reporting, DrawsHitRatesOverTheCapacityThatRunsDifferIn) {
   write("c.json", result("fifo", "8GiB", 0.125));
   write("d.json", result("fifo", "32GiB", 0.375));
   const ReportSection section = this->section("capacity");
-  ASSERT_EQ(section.charts.size(), 3U) << "the lines, and each by tier";
+  ASSERT_EQ(section.charts.size(), 4U) << "the lines of turns and of prompts, and each by tier";
   const ReportChart& lines = section.charts[0];
   EXPECT_EQ(lines.table.header, (Lines{"capacity of DRAM", "lru", "fifo"}));
   EXPECT_EQ(lines.table.rows, (Rows{{"8GiB", "25", "12.5"}, {"32GiB", "50", "37.5"}}));
   EXPECT_EQ(lines.drawing["series"][0]["points"],
             Json({{8589934592.0, 25.0}, {34359738368.0, 50.0}}));
-  EXPECT_EQ(section.charts[1].table.rows[1], (Lines{"32GiB", "0", "50", "0", "0"}));
+  EXPECT_EQ(section.charts[2].table.rows[1], (Lines{"32GiB", "0", "50", "0", "0"}));
 }
 
 // The second pair has another rate: neither line may join runs of both.
@@ -122,21 +123,22 @@ TEST_F(Reporting, TakesTheMeanOfSeeds) {
   EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "50"}, {"16GiB", "80"}}));
 }
 
-// A result with a clock and an untimed one, whose hit rates stand in other places.
+// A result with a clock and an untimed one.
 TEST_F(Reporting, ShowsHitsOfBlocksBesideTheirCeilingAndBound) {
-  const Json ideal{{"turns", 0.75}, {"blocks", 0.5}, {"tokens", 0.625}};
+  const Json ideal{{"requests_with_hits", 0.75}, {"blocks", 0.5}, {"prompt_tokens", 0.625}};
   Json timed = result("blocks", "8GiB", 0);
-  timed["metrics"].erase("hit_rate");
-  timed["metrics"]["blocks"]["hit_rate"] = {
-      {"turns", 0.5}, {"blocks", 0.25}, {"tokens", {{"dram", 0.375}, {"total", 0.375}}}};
-  timed["metrics"]["blocks"]["ideal_hit_rate"] = ideal;
+  timed["metrics"]["hit_rate"] = {{"requests_with_hits", 0.5},
+                                  {"blocks", {{"total", 0.25}}},
+                                  {"prompt_tokens", {{"dram", 0.375}, {"total", 0.375}}},
+                                  {"ideal", ideal}};
   write("a.json", timed);
   Json untimed = timed;
   untimed["format"] = "kvtier.untimed/1";
-  untimed["metrics"] = {
-      {"hit_rate",
-       {{"turns", 0.25}, {"blocks", {{"total", 0.125}}}, {"tokens", {{"total", 0.125}}}}},
-      {"ideal_hit_rate", ideal}};
+  untimed["metrics"] = {{"hit_rate",
+                         {{"requests_with_hits", 0.25},
+                          {"blocks", {{"total", 0.125}}},
+                          {"prompt_tokens", {{"total", 0.125}}},
+                          {"ideal", ideal}}}};
   untimed["bound"]["hit_rate"]["blocks"] = 0.4375;
   write("b.json", untimed);
   write("c.json", result("sessions", "8GiB", 0.5));
@@ -148,7 +150,8 @@ TEST_F(Reporting, ShowsHitsOfBlocksBesideTheirCeilingAndBound) {
                                                 {"a", "prompt tokens", "37.5", "62.5", "-"},
                                                 {"b", "requests", "25", "75", "-"},
                                                 {"b", "blocks", "12.5", "50", "43.75"},
-                                                {"b", "prompt tokens", "12.5", "62.5", "-"}}));
+                                                {"b", "prompt tokens", "12.5", "62.5", "-"},
+                                                {"c", "prompt tokens", "50", "-", "-"}}));
 }
 
 TEST_F(Reporting, DrawsAnAxisOfSizesOfASweep) {
@@ -253,7 +256,7 @@ TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
   EXPECT_EQ(page_line(read()), "llama2-13b; 2 x A100; sharegpt; 1.5 sessions/s");
   EXPECT_EQ(
       page_sentences(read()),
-      (Lines{"50.0 % of all turns find the KV of their whole history with a, and 25.0 % with "
+      (Lines{"50.0 % of the prompt tokens are found in a cache with a, and 25.0 % with "
              "b.",
              "The first token comes after 2 s on average (p99 8 s) with a, and after 3 s with "
              "b.",
@@ -263,10 +266,10 @@ TEST_F(Reporting, BeginsWithTheSettingAndTheOutcome) {
             std::string::npos);
   // An overloaded run is no answer.
   other["load"]["verdict"] = "load exceeds capacity";
-  other["metrics"]["hit_rate"]["all_turns"]["total"] = 0.9;
+  other["metrics"]["hit_rate"]["prompt_tokens"]["total"] = 0.9;
   (void)dir_.write("b.json", other.dump());
   EXPECT_EQ(page_sentences(read()),
-            (Lines{"50.0 % of all turns find the KV of their whole history with a.",
+            (Lines{"50.0 % of the prompt tokens are found in a cache with a.",
                    "The first token comes after 2 s on average (p99 8 s) with a.",
                    "a costs $7.00 per million output tokens. Its main cause of waiting is batch "
                    "slots 25 %."}));
@@ -286,19 +289,14 @@ TEST_F(Reporting, RanksNoCostsThatAreAboutEqual) {
             "Costs are about equal: $2.11 to $2.12 per million output tokens.");
 }
 
-// A block is not found until it is full, so nearly every turn of blocks lacks a part.
-TEST_F(Reporting, DrawsBlocksOverCapacityAndCountsNoneOfTheirTurnsAsLost) {
+TEST_F(Reporting, DrawsPromptTokensOverCapacity) {
   for (const auto& [name, dram, hits] :
        {std::tuple{"a.json", "8GiB", 0.25}, {"b.json", "16GiB", 0.75}}) {
     Json json = result("blocks", dram, 0);
-    json["metrics"].erase("hit_rate");
-    json["metrics"]["blocks"]["hit_rate"]["tokens"]["total"] = hits;
+    json["metrics"]["hit_rate"] = {{"prompt_tokens", {{"total", hits}}}};
     write(name, json);
   }
   EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "25"}, {"16GiB", "75"}}));
-  EXPECT_TRUE(section("lost").charts.empty());
-  write("c.json", result("lru", "8GiB", 0.5));
-  EXPECT_EQ(section("lost").charts.at(0).table.rows, (Rows{{"c", "25"}}));
 }
 
 TEST_F(Reporting, RecommendsNoRunThatIsTooShortToTell) {
@@ -320,7 +318,7 @@ TEST_F(Reporting, RecommendsNoRunThatIsTooShortToTell) {
   EXPECT_EQ(
       page_sentences(read()),
       (Lines{"2 of 3 runs are too short to tell, and these sentences leave them out. a: " + why,
-             "25.0 % of all turns find the KV of their whole history with c.",
+             "25.0 % of the prompt tokens are found in a cache with c.",
              "The first token comes after 2 s on average (p99 8 s) with c.",
              "c costs $9.00 per million output tokens."}));
   EXPECT_EQ(section("cost").charts.at(0).table.rows,
@@ -376,14 +374,16 @@ TEST_F(Reporting, GivesModelsAndWorkloadsAxesOfTheirOwn) {
   write("c.json", described(result("lru", "8GiB", 0.5), "llama2-70b", "sharegpt", "1/s"));
   write("d.json", described(result("lru", "8GiB", 0.5), "llama2-70b", "agents", "1/s"));
   const std::vector<ReportChart> charts = section("hit-rate").charts;
-  ASSERT_EQ(charts.size(), 3U);
-  EXPECT_EQ(charts[0].table.rows.size(), 2U);  // loads may differ
-  EXPECT_TRUE(charts[0].title.ends_with("(llama2-13b, sharegpt)")) << charts[0].title;
-  EXPECT_TRUE(charts[1].title.ends_with("(llama2-70b, sharegpt)")) << charts[1].title;
-  EXPECT_TRUE(charts[2].title.ends_with("(llama2-70b, agents)")) << charts[2].title;
+  ASSERT_EQ(charts.size(), 6U) << "by tier, and of prompts";
+  for (std::size_t i = 0; i < 6; i += 3) {
+    EXPECT_EQ(charts[i].table.rows.size(), 2U);  // loads may differ
+    EXPECT_TRUE(charts[i].title.ends_with("(llama2-13b, sharegpt)")) << charts[i].title;
+    EXPECT_TRUE(charts[i + 1].title.ends_with("(llama2-70b, sharegpt)")) << charts[i + 1].title;
+    EXPECT_TRUE(charts[i + 2].title.ends_with("(llama2-70b, agents)")) << charts[i + 2].title;
+  }
   EXPECT_EQ(page_line(read()), "2 models; 2 x A100; 2 workloads; 2 loads");
   EXPECT_EQ(page_sentences(read())[2],
-            "llama2-70b, agents: 50.0 % of all turns find the KV of their whole history.");
+            "llama2-70b, agents: 50.0 % of the prompt tokens are found in a cache.");
 }
 
 // From four runs on.
@@ -397,7 +397,7 @@ TEST_F(Reporting, HasARowForEachRunIfThereAreMany) {
   ASSERT_EQ(tables.size(), 1U);
   EXPECT_EQ(tables[0].header[0], "run");
   EXPECT_EQ(tables[0].header[1], "hit rate, all turns %");
-  EXPECT_EQ(tables[0].header[2], "hit rate, all turns %, in DRAM %");
+  EXPECT_EQ(tables[0].header[2], "hit rate, prompt tokens %");
   ASSERT_EQ(tables[0].rows.size(), 4U);
   EXPECT_EQ(tables[0].rows[3][0], "d");
   EXPECT_EQ(tables[0].rows[3][1], "25.0");
@@ -413,12 +413,13 @@ TEST_F(Reporting, KeepsHitsTtftCostAndVerdictTogetherInManyColumns) {
   }
   const std::vector<ReportTable> tables = headline_tables(read());
   ASSERT_EQ(tables.size(), 2U);
-  EXPECT_EQ(tables[0].header, (Lines{"run", "hit rate, all turns %", "TTFT mean s", "TTFT p95 s",
-                                     "$ per million output tokens", "verdict"}));
+  EXPECT_EQ(tables[0].header,
+            (Lines{"run", "hit rate, all turns %", "hit rate, prompt tokens %", "TTFT mean s",
+                   "TTFT p95 s", "$ per million output tokens", "verdict"}));
   EXPECT_EQ(tables[0].rows[3],
-            (Lines{"d", "50.0", "2.000", "6.000", "7.00", "load is within capacity"}));
-  EXPECT_EQ(tables[1].header, (Lines{"run", "turns measured", "hit rate, all turns %, in DRAM %",
-                                     "TTFT p90 s", "rent, $ per hour", "bottleneck"}));
+            (Lines{"d", "50.0", "50.0", "2.000", "6.000", "7.00", "load is within capacity"}));
+  EXPECT_EQ(tables[1].header,
+            (Lines{"run", "turns measured", "TTFT p90 s", "rent, $ per hour", "bottleneck"}));
 }
 
 TEST_F(Reporting, HatchesOverloadedRunsAndDrawsCapacities) {
@@ -510,8 +511,7 @@ TEST_F(Reporting, DrawsAPlanAndNamesMissingParts) {
   EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"8GiB", "50"}, {"16GiB", "75"}}));
   const std::string text = page();
   for (const char* missing :
-       {"<li><strong>Hit rate by tier.</strong> No input splits hits by tier",
-        "<li><strong>Time to first token.</strong> No input has the distribution of TTFT",
+       {"<li><strong>Time to first token.</strong> No input has the distribution of TTFT",
         "<li><strong>Lost hits by cause.</strong> No input counts lost hits",
         "<li><strong>GPU time.</strong> No input has GPU time",
         "<li><strong>Tier occupancy over time.</strong> No input has samples",
@@ -719,7 +719,7 @@ TEST_F(Reporting, LeavesOutValuesThatAreNotNumbers) {
   EXPECT_TRUE(section("occupancy").charts.empty());
   EXPECT_TRUE(section("ttft").charts.empty());
   EXPECT_TRUE(section("lost").charts.empty());
-  EXPECT_EQ(section("hit-rate").charts.size(), 1U);
+  EXPECT_EQ(section("hit-rate").charts.size(), 2U);
   EXPECT_EQ(section("capacity").charts.at(0).table.rows, (Rows{{"1e+300B", "25"}}));
 }
 

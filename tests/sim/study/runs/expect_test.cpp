@@ -148,5 +148,23 @@ TEST(Expectations, AreBadInputIfMalformed) {
                    "expect.json: /~1f: no number is at least 2 and at most 1"}));
 }
 
+TEST(Expectations, NameThePointerThatReplacesAnOldOne) {
+  constexpr std::pair<const char*, const char*> kPointers[] = {
+      {"/metrics/blocks/hit_rate/tokens/total", "/metrics/hit_rate/prompt_tokens/total"},
+      {"/vllm/metrics/blocks/hit_rate/turns", "/vllm/metrics/hit_rate/requests_with_hits"},
+      {"/metrics/blocks/hit_rate/blocks", "/metrics/hit_rate/blocks/total"},
+      {"/metrics/blocks/ideal_hit_rate/tokens", "/metrics/hit_rate/ideal/prompt_tokens"},
+      {"/metrics/blocks/prompt_blocks", "/metrics/prompt_blocks"},
+      {"/metrics/ideal_hit_rate/turns", "/metrics/hit_rate/ideal/requests_with_hits"},
+      {"/metrics/classes/chat/ttft_seconds", ""},
+      {"/metrics/hit_rate/tokens/total", ""}};
+  for (const auto& [old, current] : kPointers) {
+    EXPECT_EQ(renamed_pointer(old), current);
+  }
+  EXPECT_EQ(problems(R"({"/metrics/blocks/hit_rate/tokens/total": 1})"),
+            (Lines{"expect.json: /metrics/blocks/hit_rate/tokens/total: the result has no such "
+                   "value (write /metrics/hit_rate/prompt_tokens/total)"}));
+}
+
 }  // namespace
 }  // namespace kvtier::test
