@@ -44,7 +44,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       stored_bytes_per_token_(stored_kv_bytes_per_token(config_)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       merges_((is_tree_ || config_.system.blocks->duplicates == Duplicates::merged) &&
-              config_.system.blocks->publication != Publication::end),
+              config_.system.blocks->publication < Publication::end),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
       whole_response_(config_.system.blocks->whole_response),
@@ -950,14 +950,15 @@ void BlockBatcher::take_copies() {
       start_copy(copy);
     }
   }
-  for (const std::uint32_t id : store_->take_awaited()) {
-    const auto waits = std::ranges::find(next_copies_, id, &Copy::id);
+  for (const Copy& awaited : store_->take_awaited()) {
+    const auto waits = std::ranges::find(next_copies_, awaited.id, &Copy::id);
     if (waits != next_copies_.end()) {
       start_copy(*waits);
       next_copies_.erase(waits);
     }
-    awaited_.insert(id);
-    begin_stalling_copy();
+    if (awaited_.insert(awaited.id).second) {
+      begin_stalling_copy();
+    }
   }
   if (later) {
     begin_later_writes();

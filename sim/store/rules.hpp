@@ -77,11 +77,13 @@ enum class Publication : std::uint8_t {
   scheduling,  // Store::acquire
   computed,    // Store::computed
   end,         // Store::release
+  never,       // the first pool keeps nothing
 };
 constexpr auto enum_names(Publication) {
   using Name = std::pair<std::string_view, Publication>;
   return std::array{Name{"scheduling", Publication::scheduling},
-                    Name{"computed", Publication::computed}, Name{"end", Publication::end}};
+                    Name{"computed", Publication::computed}, Name{"end", Publication::end},
+                    Name{"never", Publication::never}};
 }
 
 /// Handling of blocks that a request computed although the pool has them.
@@ -348,7 +350,7 @@ void describe(V& v, SharingRules& c) {
           "block. Last blocks that are not full are found, too.");
   v.field("found_from", c.publication,
           "From when on other requests find a request's blocks: its scheduling, the end of its "
-          "prefill (computed), or its end.");
+          "prefill (computed), its end, or never: the memory of an ended request is empty.");
   v.field("duplicates", c.duplicates,
           "Blocks that a request computed although they are there: kept beside them or merged.");
   v.field("keyless", c.keyless,

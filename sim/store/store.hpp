@@ -143,8 +143,9 @@ class Store {
   /// Those that have begun since this was called last, faster pools first.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
   /// Copies whose sources have left the first pool since this was called last: before their memory
-  /// is written, the copies have to arrive. Called behind take_copies.
-  [[nodiscard]] virtual std::vector<std::uint32_t> take_awaited() { return {}; }
+  /// is written, the copies have to arrive. With Publication::never their blocks are those that a
+  /// released request has written, else all of the copy. Called behind take_copies.
+  [[nodiscard]] virtual std::vector<Copy> take_awaited() { return {}; }
   /// A copy that does not stall (Copy::waits) has arrived: its blocks are found, and may leave. So
   /// may their sources. Entries ignore it: their blocks are found when the copy begins.
   virtual void copied(std::uint32_t) {}

@@ -102,6 +102,32 @@ TEST(BlockBatcher, ALongPromptIsComputedInChunksBesideADecode) {
   }
 }
 
+TEST(BlockBatcher, ASecondTurnComputesAllOfItsHistoryIfHbmKeepsNothing) {
+  RunConfig config = vllm_config(20);
+  config.system.blocks->publication = Publication::never;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 1), turn(5, 1, 100)})},
+                    stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 10, 10);
+    expect_times(run.request(0, 1), 110, 110, 126, 126);
+    EXPECT_EQ(run.instance.batcher().hbm().total(), Bytes(0));
+  }
+}
+
+TEST(BlockBatcher, ASecondTurnLoadsItsHistoryIfHbmKeepsNothing) {
+  RunConfig config = with_offload(vllm_config(20), 100, 1);
+  config.system.blocks->publication = Publication::never;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 1), turn(5, 1, 100)})},
+                    stepping);
+    run.run();
+    // 10 tokens are loaded within 10 ms, 6 are computed.
+    expect_times(run.request(0, 1), 110, 110, 126, 126);
+    EXPECT_EQ(run.instance.batcher().loaded_bytes(Medium::dram), kv(10));
+  }
+}
+
 TEST(BlockBatcher, ASecondTurnComputesNothingOfItsHistoryButTheLastToken) {
   for (const DecodeStepping stepping : kSteppings) {
     ScriptedRun run(vllm_config(100), kPerToken, kIteration,
@@ -622,6 +648,12 @@ RunConfig random_blocks(std::uint64_t seed) {
       tier->eviction.name = kPolicies[static_cast<std::size_t>(random.index(4))];
       tier->admission.name = coin() ? "second_hit" : kAlwaysAdmitted;
     }
+  }
+  const bool victims = config.system.tiers.dram && !config.system.tiers.dram->inclusive;
+  if (blocks.unit != EvictionUnit::node && blocks.keyless == Keyless::first && !victims &&
+      random.index(4) == 0) {
+    blocks.publication = Publication::never;
+    blocks.delays_duplicates = false;
   }
   config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
   config.serving.one_at_a_time = random.index(6) == 0;

@@ -53,6 +53,13 @@ class BlockCopies : public testing::TestWithParam<bool> {
       }
     }
   }
+  [[nodiscard]] std::vector<std::uint32_t> awaited() {
+    std::vector<std::uint32_t> ids;
+    for (const Copy& copy : store_->take_awaited()) {
+      ids.push_back(copy.id);
+    }
+    return ids;
+  }
   Context stream(std::int64_t tokens) { return {streams_.open(), Tokens(tokens)}; }
   [[nodiscard]] std::int64_t resident(std::size_t pool, StreamId stream) const {
     const std::vector<Stretch> blocks = store_->contents(pool);
@@ -107,17 +114,42 @@ TEST_P(BlockCopies, ACopyIsAwaitedWhenItsSourceLeavesHbm) {
     for (const Copy& copy : store_->take_copies()) {
       copies.push_back(copy);
     }
-    EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>());
+    EXPECT_EQ(awaited(), std::vector<std::uint32_t>());
   }
   ASSERT_EQ(copies.size(), 2U);
   store_->release(compute(stream(1)));
-  EXPECT_EQ(store_->take_awaited(), std::vector{copies[0].id});
+  EXPECT_EQ(awaited(), std::vector{copies[0].id});
   store_->release(compute(stream(3)));
-  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it is told once";
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>()) << "it is told once";
   store_->copied(copies[0].id);
   store_->copied(copies[1].id);
   store_->release(compute(stream(4)));
-  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it has arrived";
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>()) << "it has arrived";
+}
+
+// A request of 4 blocks ends before they are in host memory, while another one of 2 blocks runs.
+TEST_P(BlockCopies, MemoryThatIsFreeAtTheEndOfARequestAwaitsItsCopies) {
+  StoreRules rules = three_tiers(16, 8);
+  rules.publication = Publication::never;
+  open(rules);
+  const Context first = stream(4);
+  const RequestId ends = compute(first);
+  compute(stream(2));
+  const std::vector<Copy> copies = store_->take_copies();
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].blocks, 6);
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>());
+  store_->release(ends);
+  EXPECT_EQ(store_->free_blocks().empty, 98);
+  const std::vector<Copy> awaited = store_->take_awaited();
+  ASSERT_EQ(awaited.size(), 1U);
+  EXPECT_EQ(awaited[0].id, copies[0].id);
+  EXPECT_EQ(awaited[0].blocks, 4);
+  store_->copied(copies[0].id);
+  EXPECT_EQ(store_->match(first).by_pool, (std::vector{Tokens(0), Tokens(4), Tokens(0)}));
+  const RequestId again = acquire(first);
+  store_->release(again);
+  EXPECT_EQ(this->awaited(), std::vector<std::uint32_t>()) << "host memory has it already";
 }
 
 /// vLLM's offload, behind which a block is written to the drive at its second use.
