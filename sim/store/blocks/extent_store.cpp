@@ -178,7 +178,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] std::vector<Copy> take_awaited() override {
     std::vector<Copy> awaited;
     for (const auto& [id, blocks] : std::exchange(awaited_, {})) {
-      awaited.push_back({.id = id, .blocks = blocks});
+      awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
     }
     return awaited;
   }
@@ -187,10 +187,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
     const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
+    awaited_.erase(id);
     const Use use(pools_, {});
     relieve_before_arrival(copy);
     for (const BlockRun& run : copy.blocks) {
-      if (copy.to > 1) {
+      if (keeps_sources(copy.to)) {
         pools_[copy.to - 1]->unpin(run);
       }
       arrive(copy.to, run);
@@ -534,6 +535,23 @@ class ExtentStore final : public Store, private OffloadCalls {
         request->places.clear();
       }
     }
+    match.waits = match.waits || comes(at, first);
+  }
+  /// Whether the first block of behind_ that no pool has is on its way to one, and the first pool
+  /// does not have it.
+  [[nodiscard]] bool comes(std::int64_t block, Tokens first) const {
+    if ((block + 1) * size_behind() <= first.value) {
+      return false;
+    }
+    const auto stretch =
+        std::ranges::find_if(behind_, [&](const Stretch& one) { return block < one.end; });
+    for (std::size_t i = 1; i < pools_.size() && stretch != behind_.end(); ++i) {
+      const Piece piece = pools_[i]->first_piece(stretch->stream, block, block + 1);
+      if (piece.present && is_buffered(rules_, i) && pools_[i]->is_being_written(piece.segment)) {
+        return true;
+      }
+    }
+    return false;
   }
   [[nodiscard]] bool is_on_its_way(StreamId stream, std::int64_t begin, const Found& found) const {
     bool is = false;
@@ -747,9 +765,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         copies_[*filling_[index]].to = index;
       }
       copies_.at(*filling_[index]).blocks.push_back(run);
-      if (index > 1) {
+      if (keeps_sources(index)) {
         pools_[index - 1]->pin(run);
-      } else {
+      } else if (index == 1) {
         note_write(*writer_, *filling_[index], run.size());
       }
       return;
@@ -770,14 +788,18 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// A source has left the first pool.
     bool awaited = false;
   };
-  /// Whether blocks that are written to a pool are found when their copy has arrived.
-  [[nodiscard]] bool takes_time(std::size_t pool) const {
-    return pool > 0 && rules_.edges[pool - 1].timed && !stalls_for_writes(rules_.edges[pool - 1]);
+  [[nodiscard]] bool takes_time(std::size_t pool) const { return kvtier::takes_time(rules_, pool); }
+  /// Whether blocks stay in the pool before this one until they have been written here.
+  [[nodiscard]] bool keeps_sources(std::size_t pool) const {
+    return pool > 1 && !is_buffered(rules_, pool);
   }
   /// All that has come to a pool since its last copy is one copy.
   void begin_copy(std::size_t to) {
     if (const auto id = std::exchange(filling_[to], std::nullopt)) {
       begin_copy({.id = *id, .pool = to}, copies_.at(*id).blocks);
+      if (to > 1 && is_buffered(rules_, to)) {
+        awaited_[*id] = begun_.back().blocks;
+      }
     }
     if (!stalling_blocks_[to].empty()) {
       begin_copy({.id = next_copy_++, .pool = to, .waits = true}, stalling_blocks_[to]);

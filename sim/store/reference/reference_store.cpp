@@ -703,11 +703,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
       const auto next = static_cast<std::size_t>(request.record.next);
-      const auto takes_time = [&](std::size_t i) {
-        return rules_.edges[i - 1].timed && !stalls_for_writes(rules_.edges[i - 1]);
-      };
       for (std::size_t i = 1;
-           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(i - 1)); ++i) {
+           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(rules_, i - 1)); ++i) {
         if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
           relieve_before_write(i, keys, {keys.begin() + request.record.next, keys.end()});
         }
@@ -744,7 +741,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
       if (const auto id = std::exchange(filling_[i], std::nullopt)) {
-        begun_.push_back({.id = *id, .blocks = std::ssize(copies_.at(*id).blocks), .pool = i});
+        CopyInFlight& copy = copies_.at(*id);
+        begun_.push_back({.id = *id, .blocks = std::ssize(copy.blocks), .pool = i});
+        copy.left += i > 1 && is_buffered(rules_, i) ? std::ssize(copy.blocks) : 0;
       }
       if (stalling_blocks_[i] > 0) {
         begun_.push_back({.id = last_copy_++,
@@ -759,7 +758,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     std::vector<Copy> awaited;
     for (auto& [id, copy] : copies_) {
       if (copy.left > 0) {
-        awaited.push_back({.id = id, .blocks = std::exchange(copy.left, 0)});
+        awaited.push_back({.id = id, .blocks = std::exchange(copy.left, 0), .pool = copy.to});
       }
     }
     return awaited;
@@ -781,7 +780,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       relieve_before_write(copy.to + 1, paths, written);
     }
     for (Block* block : copy.blocks) {
-      if (copy.to > 1) {
+      if (copy.to > 1 && !is_buffered(rules_, copy.to)) {
         pools_[copy.to - 1]->unpin(pools_[copy.to - 1]->find(block->key));
       }
       arrive(copy.to, block);
@@ -1027,6 +1026,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const std::size_t end = found_behind(keys, begin);
     const Tokens first = match.tokens;
     const Tokens all = size_behind() * static_cast<std::int64_t>(end);
+    for (std::size_t i = 1; i < pools_.size() && end < keys.size(); ++i) {
+      const Block* next = pools_[i]->find(keys[end]);
+      match.waits = match.waits || (next != nullptr && next->writes > 0 && is_buffered(rules_, i) &&
+                                    all + size_behind() > first);
+    }
     if (all - first < (offloads() ? size_behind() : Tokens(1))) {
       return;
     }
@@ -1419,7 +1423,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       return;
     }
     const bool promoted = i == promotes_to_;
-    if (promoted ? promotes_for_ == nullptr : stalls_for_writes(rules_.edges[i - 1])) {
+    if (promoted ? promotes_for_ == nullptr : !takes_time(rules_, i)) {
       stalling_blocks_[i] += promoted ? 0 : 1;
       return;
     }
@@ -1437,7 +1441,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (i == 1) {
       copies_.at(*filling_[i]).writers.push_back(writer_);
     }
-    if (i > 1) {
+    if (i > 1 && !is_buffered(rules_, i)) {
       pools_[i - 1]->pin(pools_[i - 1]->find(block->key));
     }
   }

@@ -152,6 +152,47 @@ TEST_P(BlockCopies, MemoryThatIsFreeAtTheEndOfARequestAwaitsItsCopies) {
   EXPECT_EQ(this->awaited(), std::vector<std::uint32_t>()) << "host memory has it already";
 }
 
+// Host memory of 8 blocks. The third context takes the room of the first one, which is written to
+// the drive meanwhile.
+TEST_P(BlockCopies, AVictimLeavesAtOnceAndIsFoundWhenItIsWritten) {
+  for (const bool exclusive : {false, true}) {
+    StoreRules rules = three_tiers(8, 12);
+    rules.publication = Publication::never;
+    rules.edges[1].write = Write::on_evict;
+    rules.edges[1].exclusive = exclusive;
+    open(rules);
+    const Context first = stream(4);
+    store_->release(compute(first));
+    EXPECT_TRUE(store_->match(first).waits) << "it is written to host memory";
+    arrive();
+    EXPECT_FALSE(store_->match(first).waits);
+    store_->release(compute(stream(4)));
+    arrive();
+    const Context third = stream(4);
+    store_->release(compute(third));
+    EXPECT_EQ(resident(1, first.stream), 0);
+    EXPECT_EQ(resident(1, third.stream), 4);
+    EXPECT_EQ(store_->counters(1).demoted, 4);
+    const std::vector<Copy> copies = store_->take_copies();
+    ASSERT_EQ(copies.size(), 2U);
+    EXPECT_EQ(copies[1].pool, 2U);
+    EXPECT_EQ(copies[1].blocks, 4);
+    EXPECT_FALSE(copies[1].waits);
+    const std::vector<Copy> awaited = store_->take_awaited();
+    const auto buffered = std::ranges::find(awaited, std::size_t{2}, &Copy::pool);
+    ASSERT_NE(buffered, awaited.end());
+    EXPECT_EQ(buffered->blocks, 4);
+    EXPECT_EQ(store_->match(first).tokens, Tokens(0));
+    EXPECT_TRUE(store_->match(first).waits);
+    for (const Copy& copy : copies) {
+      store_->copied(copy.id);
+    }
+    EXPECT_EQ(store_->match(first).by_pool[2], Tokens(4));
+    EXPECT_FALSE(store_->match(first).waits);
+    store_->check_invariants();
+  }
+}
+
 /// vLLM's offload, behind which a block is written to the drive at its second use.
 StoreRules offload() {
   StoreRules rules = three_tiers(4, 8);
