@@ -44,7 +44,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       stored_bytes_per_token_(stored_kv_bytes_per_token(config_)),
       is_tree_(config_.system.blocks->unit == EvictionUnit::node),
       merges_((is_tree_ || config_.system.blocks->duplicates == Duplicates::merged) &&
-              config_.system.blocks->publication != Publication::end),
+              config_.system.blocks->publication < Publication::end),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
       whole_response_(config_.system.blocks->whole_response),
@@ -84,6 +84,10 @@ BlockBatcher::BlockBatcher(const Setup& setup)
         Pool::Setup{.medium = medium_of(pool.name), .registry = setup.registry, .shares = shares}));
   }
   later_writes_.resize(accounts_.size());
+  buffers_.resize(accounts_.size());
+  for (std::size_t i = 1; i < accounts_.size(); ++i) {
+    buffers_[i].capacity = is_buffered(rules, i) ? config_.system.save.write_buffer : Bytes(0);
+  }
   counted_.resize(accounts_.size());
   requests_.set_stored(this);
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
@@ -158,8 +162,8 @@ void BlockBatcher::end_transfer(std::uint64_t purpose, std::uint64_t rest) {
       begin_later_writes();
     }
     on_copied(tier, static_cast<std::uint32_t>(rest));
-    if (tier == 1 && awaited_.erase(static_cast<std::uint32_t>(rest)) > 0) {
-      end_stalling_copy();
+    if (const auto awaited = awaited_.extract(static_cast<std::uint32_t>(rest))) {
+      fill_buffer(tier, -awaited.mapped());
     }
   } else if (purpose == kPrefetch) {
     on_prefetched(static_cast<std::uint32_t>(rest));
@@ -950,14 +954,15 @@ void BlockBatcher::take_copies() {
       start_copy(copy);
     }
   }
-  for (const std::uint32_t id : store_->take_awaited()) {
-    const auto waits = std::ranges::find(next_copies_, id, &Copy::id);
+  for (const Copy& awaited : store_->take_awaited()) {
+    const auto waits = std::ranges::find(next_copies_, awaited.id, &Copy::id);
     if (waits != next_copies_.end()) {
       start_copy(*waits);
       next_copies_.erase(waits);
     }
-    awaited_.insert(id);
-    begin_stalling_copy();
+    const Bytes held = bytes(awaited.pool, awaited.blocks);
+    awaited_[awaited.id] += held;
+    fill_buffer(awaited.pool, held);
   }
   if (later) {
     begin_later_writes();
@@ -1006,8 +1011,10 @@ void BlockBatcher::start_write(const Copy& copy, std::uint64_t cookie) {
 void BlockBatcher::begin_later_writes() {
   // HiCache has one thread that backs up, LMCache four workers of a disk.
   const std::int64_t most = is_tree_ ? 1 : 4;
-  for (LaterWrites& writes : later_writes_) {
-    while (stalling_copies_ == 0 && writes.in_flight < most && !writes.waiting.empty()) {
+  for (std::size_t i = 0; i < later_writes_.size(); ++i) {
+    LaterWrites& writes = later_writes_[i];
+    while ((stalling_copies_ == 0 || buffers_[i].is_exceeded()) && writes.in_flight < most &&
+           !writes.waiting.empty()) {
       ++writes.in_flight;
       start_copy(writes.waiting.front());
       writes.waiting.pop_front();
@@ -1015,17 +1022,36 @@ void BlockBatcher::begin_later_writes() {
   }
 }
 
+void BlockBatcher::fill_buffer(std::size_t tier, Bytes more) {
+  WriteBuffer& buffer = buffers_[tier];
+  const bool was_exceeded = buffer.is_exceeded();
+  buffer.used += more;
+  if (buffer.is_exceeded() && !was_exceeded) {
+    begin_stalling_copy();
+  } else if (was_exceeded && !buffer.is_exceeded()) {
+    end_stalling_copy();
+  }
+}
+
 void BlockBatcher::begin_stalling_copy() {
   if (stalling_copies_++ == 0) {
     stalled_since_ = backend_.now();
+    stop_decode();
   }
+}
+
+void BlockBatcher::set_idle() {
+  gpu_ = Gpu::idle;
+  stalled_since_ = backend_.now();  // if a copy stalls since the iteration began
 }
 
 void BlockBatcher::end_stalling_copy() {
   if (--stalling_copies_ == 0) {
     begin_later_writes();
-    requests_.count_gpu(stalled_since_, {.exposed_save = backend_.now() - stalled_since_});
-    requests_.report_gpu(GpuActivity::save_stall, stalled_since_, -1, 0);
+    if (gpu_ == Gpu::idle) {
+      requests_.count_gpu(stalled_since_, {.exposed_save = backend_.now() - stalled_since_});
+      requests_.report_gpu(GpuActivity::save_stall, stalled_since_, -1, 0);
+    }
     drop_arrivals(kStallingCopy);
   }
 }
@@ -1039,7 +1065,7 @@ void BlockBatcher::finish_iteration() {
   const SimDuration waited =
       loads ? requests_.waited_for_kv(now - gpu_since_, compute) : SimDuration();
   const SimDuration prefill = now - gpu_since_ - waited - decode_part;
-  gpu_ = Gpu::idle;
+  set_idle();
   requests_.count_gpu(gpu_since_,
                       {.prefill = prefill, .decode = decode_part, .exposed_load = waited});
   requests_.end_command(now - gpu_since_, waited,
@@ -1108,7 +1134,7 @@ void BlockBatcher::report_iterations(std::int64_t iterations) {
 
 void BlockBatcher::finish_decode(std::int64_t iterations) {
   const SimDuration duration = backend_.now() - gpu_since_;
-  gpu_ = Gpu::idle;
+  set_idle();
   requests_.count_gpu(gpu_since_, {.decode = duration});
   requests_.end_command(duration, SimDuration(), WaitCause::gpu_compute);
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);

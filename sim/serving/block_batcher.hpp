@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "sim/serving/batcher.hpp"
@@ -271,6 +270,8 @@ class BlockBatcher : public Batcher, private StoredKv {
              return !writes.waiting.empty();
            });
   }
+  void fill_buffer(std::size_t tier, Bytes more);
+  void set_idle();
   void begin_stalling_copy();
   void end_stalling_copy();
   /// Begins copies behind the second tier, as many as may be in flight.
@@ -381,8 +382,16 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::vector<LaterWrites> later_writes_;
   /// Copies that the next iteration waits for.
   std::int64_t stalling_copies_ = 0;
-  /// Those among them whose source memory is about to be taken (Store::take_awaited).
-  std::unordered_set<std::uint32_t> awaited_;
+  /// Bytes of copies whose sources have left their tier (Store::take_awaited), by copy.
+  std::unordered_map<std::uint32_t, Bytes> awaited_;
+  /// By tier: where those bytes stand until they are written there. If they are more than it holds,
+  /// the next iteration waits.
+  struct WriteBuffer {
+    Bytes capacity;
+    Bytes used;
+    [[nodiscard]] bool is_exceeded() const { return used > capacity; }
+  };
+  std::vector<WriteBuffer> buffers_;
   SimTime stalled_since_;
 
   Gpu gpu_ = Gpu::idle;

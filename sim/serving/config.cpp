@@ -562,8 +562,15 @@ Bytes kv_room(const RunConfig& config) {
 KvShares hbm_shares(const RunConfig& config) {
   const Bytes free = kv_room(config);
   const TiersConfig& tiers = config.system.tiers;
-  if (tiers.count() == 0 || config.system.blocks) {
+  if (tiers.count() == 0) {
     return {.capacity = free};
+  }
+  if (config.system.blocks) {
+    // Where HBM keeps nothing, KV of ended requests stands in the buffer until it is saved.
+    const bool is_buffered = config.system.blocks->publication == Publication::never &&
+                             tiers.count() > 1 && config.system.save.mode == SaveMode::async;
+    return {.capacity = free,
+            .write_buffer = is_buffered ? config.system.save.write_buffer : Bytes(0)};
   }
   if (tiers.hbm && !tiers.hbm->capacity) {
     return {.capacity = free, .is_shared = true};

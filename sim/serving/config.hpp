@@ -263,8 +263,12 @@ struct SaveConfig {
 template <class V>
 void describe(V& v, SaveConfig& c) {
   v.field("mode", c.mode, "Whether saving KV overlaps with later work.");
-  v.field("write_buffer", c.write_buffer,
-          "HBM that holds KV until it is saved; when it is full the GPUs wait.", non_negative());
+  v.field(
+      "write_buffer", c.write_buffer,
+      "HBM that holds KV until it is saved; when it is full the GPUs wait. With /system/blocks: "
+      "for each tier that KV leaves before it is written to the next one, which is HBM with "
+      "found_from never, and a tier behind HBM whose victims the next one takes (on_evict).",
+      non_negative());
 }
 
 struct LengthPredictionConfig {

@@ -130,7 +130,7 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
     const StoreRules rules = store_rules(config);
     const Bytes wanted = kv_bytes_per_token(config.model) * rules.pools.front().block.value *
                          rules.pools.front().capacity;
-    const Bytes free = hbm_shares(config).capacity;
+    const Bytes free = running_kv_capacity(config);
     if (wanted > free) {
       problems.add("/system/tiers/hbm/blocks/capacity",
                    fmt::format("in a timed run expected at most the {:.2f}GiB that are free for "

@@ -16,7 +16,7 @@ namespace {
 /// Bytes of a tier where the system does not say how much of it is for blocks.
 Bytes installed(const RunConfig& config, const std::string& name) {
   if (name == "hbm") {
-    return config.system.tiers.hbm->capacity.value_or(kv_room(config));
+    return config.system.tiers.hbm->capacity.value_or(running_kv_capacity(config));
   }
   return name == "dram"  ? config.hardware.dram->capacity
          : name == "cxl" ? config.hardware.cxl->capacity

@@ -72,10 +72,26 @@ class Checks {
     refuse(nodes_ && !in_first, "/system/blocks/unit",
            "block, tail or sequence, since nodes need a tier in hbm");
     refuse(nodes_ && pools > 3, "/system/tiers", "at most two behind hbm for nodes");
+    check_never();
     refuse(entries_ && rules_.duplicates == Duplicates::kept, "/system/blocks/duplicates",
            "merged for extents and sequences");
     refuse(entries_ && rules_.keyless == Keyless::in_order, "/system/blocks/keyless",
            "first for extents and sequences");
+  }
+
+  /// A first pool that keeps nothing.
+  void check_never() {
+    if (rules_.publication != Publication::never) {
+      return;
+    }
+    const std::string pointer = "/system/blocks/found_from";
+    refuse(!rules_.requests_in_first, pointer,
+           "another moment than never without a tier in hbm: nothing would be stored");
+    refuse(nodes_, pointer, "another moment than never for nodes, which are what requests publish");
+    refuse(victims_, pointer,
+           "another moment than never before a tier that has what leaves hbm: nothing would");
+    refuse(rules_.keyless == Keyless::in_order, "/system/blocks/keyless",
+           "first where hbm keeps nothing (found_from never): all of its blocks have no key");
   }
 
   void check_policies(std::size_t i) {

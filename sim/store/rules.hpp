@@ -77,11 +77,13 @@ enum class Publication : std::uint8_t {
   scheduling,  // Store::acquire
   computed,    // Store::computed
   end,         // Store::release
+  never,       // the first pool keeps nothing
 };
 constexpr auto enum_names(Publication) {
   using Name = std::pair<std::string_view, Publication>;
   return std::array{Name{"scheduling", Publication::scheduling},
-                    Name{"computed", Publication::computed}, Name{"end", Publication::end}};
+                    Name{"computed", Publication::computed}, Name{"end", Publication::end},
+                    Name{"never", Publication::never}};
 }
 
 /// Handling of blocks that a request computed although the pool has them.
@@ -275,10 +277,11 @@ struct EdgeRules {
   bool promotes = true;
   /// Writes take time (only of blocks, with requests_in_first). A block that is written to the
   /// slower pool is found there when its copy has arrived (Store::copied). Till then it holds its
-  /// room and does not leave. Nor does the block from which it is copied, but for the first pool's.
-  /// Without, writes take no time, as those of untimed replays.
+  /// room and does not leave. Nor does the block from which it is copied, but for the first pool's
+  /// and victims (is_buffered). Without, writes take no time, as those of untimed replays.
   bool timed = false;
-  /// The next iteration waits for the writes, which the store takes for complete.
+  /// The next iteration waits for the writes, which the store takes for complete. So it does for
+  /// victims of the first pool.
   bool stalls = false;
   /// Only behind requests_in_first, and not for nodes: blocks of responses are not written.
   bool prompts_only = true;
@@ -348,7 +351,7 @@ void describe(V& v, SharingRules& c) {
           "block. Last blocks that are not full are found, too.");
   v.field("found_from", c.publication,
           "From when on other requests find a request's blocks: its scheduling, the end of its "
-          "prefill (computed), or its end.");
+          "prefill (computed), its end, or never: the memory of an ended request is empty.");
   v.field("duplicates", c.duplicates,
           "Blocks that a request computed although they are there: kept beside them or merged.");
   v.field("keyless", c.keyless,
@@ -457,10 +460,21 @@ struct StoreRules : SharingRules {
   return static_cast<std::int64_t>(std::ceil(wanted * static_cast<double>(used)));
 }
 
-/// Whether the next iteration waits for writes to the slower pool: victims leave their memory when
-/// they are written.
-[[nodiscard]] inline bool stalls_for_writes(const EdgeRules& edge) {
-  return edge.stalls || edge.write == Write::on_evict;
+/// Whether blocks that are written to a pool are found there when their copy has arrived.
+[[nodiscard]] inline bool takes_time(const StoreRules& rules, std::size_t pool) {
+  if (pool == 0 || !rules.edges[pool - 1].timed) {
+    return false;
+  }
+  // Victims leave the memory of the first pool when they are written.
+  const EdgeRules& edge = rules.edges[pool - 1];
+  return !edge.stalls && (pool > 1 || edge.write != Write::on_evict);
+}
+
+/// Whether blocks that are written to a pool leave the one before it at once, and stand in a write
+/// buffer meanwhile.
+[[nodiscard]] inline bool is_buffered(const StoreRules& rules, std::size_t pool) {
+  return takes_time(rules, pool) && (pool == 1 ? rules.publication == Publication::never
+                                               : rules.edges[pool - 1].write == Write::on_evict);
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

@@ -16,9 +16,9 @@ struct Match {
   /// The part of those whose fastest pool is this one. For nodes, acquire has only the tokens that
   /// the request uses: those in the first pool and those loaded from the second.
   std::vector<Tokens> by_pool;
-  /// Some of what was found behind the first pool is still written there or, with
-  /// StoreRules::loads_alone and if the pool is not shared, loaded by another request: the request
-  /// asks again later.
+  /// The request asks again later: an offload is still writing some of what was found there or,
+  /// with StoreRules::loads_alone and if the pool is not shared, another request loads it. Or the
+  /// next block is on its way to a pool, and in no other one (is_buffered).
   bool waits = false;
   /// The blocks that were found behind the second pool; empty if the store has no log.
   std::vector<Stretch> far{};
@@ -142,9 +142,11 @@ class Store {
 
   /// Those that have begun since this was called last, faster pools first.
   [[nodiscard]] virtual std::vector<Copy> take_copies() { return {}; }
-  /// Copies whose sources have left the first pool since this was called last: before their memory
-  /// is written, the copies have to arrive. Called behind take_copies.
-  [[nodiscard]] virtual std::vector<std::uint32_t> take_awaited() { return {}; }
+  /// Copies whose sources have left their pool since this was called last. Before their memory is
+  /// written, the copies have to arrive, or there is a buffer for their blocks (is_buffered). With
+  /// Publication::never those of a copy from the first pool are the ones that a released request
+  /// has written, else they are all of it. Called behind take_copies.
+  [[nodiscard]] virtual std::vector<Copy> take_awaited() { return {}; }
   /// A copy that does not stall (Copy::waits) has arrived: its blocks are found, and may leave. So
   /// may their sources. Entries ignore it: their blocks are found when the copy begins.
   virtual void copied(std::uint32_t) {}

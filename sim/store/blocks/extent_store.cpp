@@ -41,7 +41,7 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const PoolRules& pool) { return pool.round > 1; })),
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
-        arriving_(pools_.size()),
+        filling_(pools_.size()),
         stalling_blocks_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
@@ -160,7 +160,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   [[nodiscard]] bool offloads() const override { return offloads_; }
-  bool offer(RequestId id, Tokens tokens) override { return offer(requests_[id.value], tokens); }
+  bool offer(RequestId id, Tokens tokens) override {
+    Request& request = requests_[id.value];
+    const bool fits = offer(request, tokens);
+    if (request.released) {
+      await_writes(request);
+    }
+    return fits;
+  }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
@@ -168,19 +175,23 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return std::exchange(begun_, {});
   }
-  [[nodiscard]] std::vector<std::uint32_t> take_awaited() override {
-    std::ranges::sort(awaited_);
-    return std::exchange(awaited_, {});
+  [[nodiscard]] std::vector<Copy> take_awaited() override {
+    std::vector<Copy> awaited;
+    for (const auto& [id, blocks] : std::exchange(awaited_, {})) {
+      awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
+    }
+    return awaited;
   }
   void copied(std::uint32_t id) override {
     const auto found = copies_.find(id);
     KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
     const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
+    awaited_.erase(id);
     const Use use(pools_, {});
     relieve_before_arrival(copy);
     for (const BlockRun& run : copy.blocks) {
-      if (copy.to > 1) {
+      if (keeps_sources(copy.to)) {
         pools_[copy.to - 1]->unpin(run);
       }
       arrive(copy.to, run);
@@ -202,6 +213,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
       give_back(request);
+      request.released = true;
+      await_writes(request);
     } else {
       const bool at_once = rules_.pools.front().allocation == Allocation::write;
       const std::int64_t end = request.context.tokens.value / block();
@@ -353,6 +366,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     Intervals inserted;
     Intervals reused;
     Intervals missed;
+    /// Copies that read its memory, and how many blocks. With Publication::never alone.
+    std::vector<std::pair<std::uint32_t, std::int64_t>> writes;
   };
   struct Request {
     Context context;
@@ -376,6 +391,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     Tokens noted;
     /// A block whose first tokens it reuses.
     ExtentPool::Part part;
+    bool released = false;
   };
 
   RequestId new_request() {
@@ -519,6 +535,23 @@ class ExtentStore final : public Store, private OffloadCalls {
         request->places.clear();
       }
     }
+    match.waits = match.waits || comes(at, first);
+  }
+  /// Whether the first block of behind_ that no pool has is on its way to one, and the first pool
+  /// does not have it.
+  [[nodiscard]] bool comes(std::int64_t block, Tokens first) const {
+    if ((block + 1) * size_behind() <= first.value) {
+      return false;
+    }
+    const auto stretch =
+        std::ranges::find_if(behind_, [&](const Stretch& one) { return block < one.end; });
+    for (std::size_t i = 1; i < pools_.size() && stretch != behind_.end(); ++i) {
+      const Piece piece = pools_[i]->first_piece(stretch->stream, block, block + 1);
+      if (piece.present && is_buffered(rules_, i) && pools_[i]->is_being_written(piece.segment)) {
+        return true;
+      }
+    }
+    return false;
   }
   [[nodiscard]] bool is_on_its_way(StreamId stream, std::int64_t begin, const Found& found) const {
     bool is = false;
@@ -727,9 +760,15 @@ class ExtentStore final : public Store, private OffloadCalls {
         promoting_->emplace_back(index, run);
         return;
       }
-      arriving_[index].push_back(run);
-      if (index > 1) {
+      if (!filling_[index]) {
+        filling_[index] = next_copy_++;
+        copies_[*filling_[index]].to = index;
+      }
+      copies_.at(*filling_[index]).blocks.push_back(run);
+      if (keeps_sources(index)) {
         pools_[index - 1]->pin(run);
+      } else if (index == 1) {
+        note_write(*writer_, *filling_[index], run.size());
       }
       return;
     }
@@ -749,32 +788,45 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// A source has left the first pool.
     bool awaited = false;
   };
-  /// Whether blocks that are written to a pool are found when their copy has arrived.
-  [[nodiscard]] bool takes_time(std::size_t pool) const {
-    return pool > 0 && rules_.edges[pool - 1].timed && !stalls_for_writes(rules_.edges[pool - 1]);
+  [[nodiscard]] bool takes_time(std::size_t pool) const { return kvtier::takes_time(rules_, pool); }
+  /// Whether blocks stay in the pool before this one until they have been written here.
+  [[nodiscard]] bool keeps_sources(std::size_t pool) const {
+    return pool > 1 && !is_buffered(rules_, pool);
   }
   /// All that has come to a pool since its last copy is one copy.
   void begin_copy(std::size_t to) {
-    std::vector<BlockRun>& stalling = stalling_blocks_[to];
-    if (stalling.empty() && arriving_[to].empty()) {
-      return;
+    if (const auto id = std::exchange(filling_[to], std::nullopt)) {
+      begin_copy({.id = *id, .pool = to}, copies_.at(*id).blocks);
+      if (to > 1 && is_buffered(rules_, to)) {
+        awaited_[*id] = begun_.back().blocks;
+      }
     }
-    Copy copy{.id = next_copy_, .pool = to, .waits = !stalling.empty()};
-    add_runs(stalling, copy);
-    add_runs(arriving_[to], copy);
-    stalling.clear();
-    ++next_copy_;
-    if (!copy.waits) {
-      copies_.emplace(copy.id, CopyInFlight{to, std::exchange(arriving_[to], {})});
-      if (to == 1 && std::exchange(arriving_is_awaited_, false)) {
-        await(copy.id);
+    if (!stalling_blocks_[to].empty()) {
+      begin_copy({.id = next_copy_++, .pool = to, .waits = true}, stalling_blocks_[to]);
+      stalling_blocks_[to].clear();
+    }
+  }
+  void begin_copy(Copy copy, const std::vector<BlockRun>& blocks) {
+    for (const BlockRun& run : blocks) {
+      copy.blocks += run.size();
+      if (log_.is_set()) [[unlikely]] {
+        copy.stretches.push_back(run.stretch());
       }
     }
     begun_.push_back(std::move(copy));
   }
-  void await(std::uint32_t id) {
-    if (!std::exchange(copies_.at(id).awaited, true)) {
-      awaited_.push_back(id);
+  /// Blocks of a request's memory are being copied.
+  void note_write(OffloadRecord& record, std::uint32_t copy, std::int64_t blocks) const {
+    if (rules_.publication == Publication::never) [[unlikely]] {
+      record.writes.emplace_back(copy, blocks);
+    }
+  }
+  /// A request's memory is free when what it wrote has been copied.
+  void await_writes(Request& request) {
+    for (const auto& [id, blocks] : std::exchange(request.record.writes, {})) {
+      if (copies_.contains(id)) {
+        awaited_[id] += blocks;
+      }
     }
   }
   /// Whether a victim of the first pool is among the sources of blocks of the second one.
@@ -788,12 +840,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A victim's memory is free when it has been copied.
   void await_copies_of(const BlockRun& victim) {
-    for (const auto& [id, copy] : copies_) {
+    for (auto& [id, copy] : copies_) {
       if (copy.to == 1 && !copy.awaited && is_source(victim, copy.blocks)) {
-        await(id);
+        copy.awaited = true;
+        for (const BlockRun& run : copy.blocks) {
+          awaited_[id] += run.size();
+        }
       }
     }
-    arriving_is_awaited_ = arriving_is_awaited_ || is_source(victim, arriving_[1]);
   }
   /// Before blocks that have arrived are written on.
   void relieve_before_arrival(const CopyInFlight& copy) {
@@ -805,14 +859,6 @@ class ExtentStore final : public Store, private OffloadCalls {
         paths.insert(paths.end(), path_.begin(), path_.end());
       }
       relieve_before_write(copy.to + 1, paths, copy.blocks);
-    }
-  }
-  void add_runs(const std::vector<BlockRun>& runs, Copy& copy) const {
-    for (const BlockRun& run : runs) {
-      copy.blocks += run.size();
-      if (log_.is_set()) [[unlikely]] {
-        copy.stretches.push_back(run.stretch());
-      }
     }
   }
   /// Blocks that were written to a pool are there.
@@ -867,8 +913,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     std::vector<BlockRun>& victims = victims_[index];
     victims.clear();
     pools_[index]->evict(blocks, victims);
-    const bool any_copies = index == 0 && rules_.requests_in_first && pools_.size() > 1 &&
-                            (!copies_.empty() || !arriving_[1].empty());
+    const bool any_copies = index == 0 && rules_.requests_in_first && !copies_.empty();
     const bool demotes =
         index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
@@ -1013,7 +1058,8 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void publish(Request& request, Tokens tokens) {
     const std::int64_t full = tokens.value / block();
-    if (full <= request.published || !rules_.requests_in_first) {
+    if (full <= request.published || !rules_.requests_in_first ||
+        rules_.publication == Publication::never) {
       return;
     }
     ExtentPool& pool = *pools_.front();
@@ -1176,6 +1222,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         relieve_before_write(i, path_, written);
       }
     }
+    writer_ = &request.record;
     put_new(1, request.record.next, end);
     request.record.next = end;
   }
@@ -1312,7 +1359,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Missing blocks enter, and are being copied.
   void write_missing(OffloadRecord& record, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
-    Copy copy{.id = next_copy_++};
+    const std::uint32_t copy = next_copy_++;
     for (const BlockRun& run : offered_missing_) {
       leave_below(1, run);
     }
@@ -1326,10 +1373,10 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool.begin_write(run);
       add(record.inserted, run);
       count_inserted(1, run);
+      note_write(record, copy, run.size());
     }
-    add_runs(offered_missing_, copy);
-    copies_.emplace(copy.id, CopyInFlight{1, offered_missing_});
-    begun_.push_back(std::move(copy));
+    copies_.emplace(copy, CopyInFlight{1, offered_missing_});
+    begin_copy({.id = copy}, offered_missing_);
   }
   /// The request's uses count, from the tail to the head.
   void use_offered(Request& request) {
@@ -1469,13 +1516,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
   std::map<std::uint32_t, CopyInFlight> copies_;
-  std::vector<std::uint32_t> awaited_;
-  /// By pool: blocks that have come since its last copy, and those that the next iteration waits
-  /// for.
-  std::vector<std::vector<BlockRun>> arriving_;
-  /// A source of those of the second pool has left the first one.
-  bool arriving_is_awaited_ = false;
+  std::map<std::uint32_t, std::int64_t> awaited_;
+  /// By pool: the copy that has not begun, and blocks that the next iteration waits for.
+  std::vector<std::optional<std::uint32_t>> filling_;
   std::vector<std::vector<BlockRun>> stalling_blocks_;
+  /// The request whose blocks come into the second pool.
+  OffloadRecord* writer_ = nullptr;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;
   std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;

@@ -4,6 +4,7 @@
 #include <array>
 #include <list>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -541,7 +542,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         pools_(std::move(pools)),
         counters_(pools_.size()),
         offer_counts_(rules),
-        arriving_(pools_.size()),
+        filling_(pools_.size()),
         stalling_blocks_(pools_.size()),
         lacked_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
@@ -702,16 +703,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         !has_victims_behind(rules_)) {
       const std::vector<Key> keys = offers(request, tokens);
       const auto next = static_cast<std::size_t>(request.record.next);
-      const auto takes_time = [&](std::size_t i) {
-        return rules_.edges[i - 1].timed && !stalls_for_writes(rules_.edges[i - 1]);
-      };
       for (std::size_t i = 1;
-           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(i - 1)); ++i) {
+           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(rules_, i - 1)); ++i) {
         if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
           relieve_before_write(i, keys, {keys.begin() + request.record.next, keys.end()});
         }
       }
       if (next < keys.size()) {
+        writer_ = id.value;
         put_new(1, {keys.begin() + request.record.next, keys.end()});
       }
       request.record.next = std::max(request.record.next, std::ssize(keys));
@@ -729,33 +728,40 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const Use use(pools_, {request.context.stream, request.loaded});
     publish(request, request.loaded);
   }
-  bool offer(RequestId id, Tokens tokens) override { return offer(requests_.at(id.value), tokens); }
+  bool offer(RequestId id, Tokens tokens) override {
+    Request& request = requests_.at(id.value);
+    writer_ = id.value;
+    const bool fits = offer(request, tokens);
+    if (request.released) {
+      await_writes_of(id.value);
+    }
+    return fits;
+  }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
-      const auto arriving = std::ssize(arriving_[i]);
-      const Copy copy{.id = last_copy_,
-                      .blocks = stalling_blocks_[i] + arriving,
-                      .pool = i,
-                      .waits = stalling_blocks_[i] > 0};
-      if (copy.blocks > 0) {
-        begun_.push_back(copy);
-        ++last_copy_;
-        stalling_blocks_[i] = 0;
+      if (const auto id = std::exchange(filling_[i], std::nullopt)) {
+        CopyInFlight& copy = copies_.at(*id);
+        begun_.push_back({.id = *id, .blocks = std::ssize(copy.blocks), .pool = i});
+        copy.left += i > 1 && is_buffered(rules_, i) ? std::ssize(copy.blocks) : 0;
       }
-      if (arriving > 0) {
-        copies_[copy.id] = {i, std::exchange(arriving_[i], {})};
-        if (i == 1 && std::exchange(arriving_is_awaited_, false)) {
-          awaits_.insert(copy.id);
-          awaited_.push_back(copy.id);
-        }
+      if (stalling_blocks_[i] > 0) {
+        begun_.push_back({.id = last_copy_++,
+                          .blocks = std::exchange(stalling_blocks_[i], 0),
+                          .pool = i,
+                          .waits = true});
       }
     }
     return std::exchange(begun_, {});
   }
-  [[nodiscard]] std::vector<std::uint32_t> take_awaited() override {
-    std::ranges::sort(awaited_);
-    return std::exchange(awaited_, {});
+  [[nodiscard]] std::vector<Copy> take_awaited() override {
+    std::vector<Copy> awaited;
+    for (auto& [id, copy] : copies_) {
+      if (copy.left > 0) {
+        awaited.push_back({.id = id, .blocks = std::exchange(copy.left, 0), .pool = copy.to});
+      }
+    }
+    return awaited;
   }
   void copied(std::uint32_t id) override {
     const CopyInFlight copy = copies_.at(id);
@@ -774,7 +780,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       relieve_before_write(copy.to + 1, paths, written);
     }
     for (Block* block : copy.blocks) {
-      if (copy.to > 1) {
+      if (copy.to > 1 && !is_buffered(rules_, copy.to)) {
         pools_[copy.to - 1]->unpin(pools_[copy.to - 1]->find(block->key));
       }
       arrive(copy.to, block);
@@ -796,6 +802,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const bool from_tail = rules_.pools[0].insertion == End::tail;
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
+      request.released = true;
+      await_writes_of(id.value);
       if (from_tail) {
         leave_keyless(request);
       }
@@ -898,6 +906,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     Tokens prompt{};
     /// Tokens whose blocks admission policies know of.
     Tokens noted{};
+    bool released = false;
   };
   /// The loads of a request have ended.
   void end_loads(Request& request) {
@@ -1017,6 +1026,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const std::size_t end = found_behind(keys, begin);
     const Tokens first = match.tokens;
     const Tokens all = size_behind() * static_cast<std::int64_t>(end);
+    for (std::size_t i = 1; i < pools_.size() && end < keys.size(); ++i) {
+      const Block* next = pools_[i]->find(keys[end]);
+      match.waits = match.waits || (next != nullptr && next->writes > 0 && is_buffered(rules_, i) &&
+                                    all + size_behind() > first);
+    }
     if (all - first < (offloads() ? size_behind() : Tokens(1))) {
       return;
     }
@@ -1223,6 +1237,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       ++counters_[1].inserted;
       record.inserted.insert(key.second);
       copies_[copy.id].blocks.push_back(made);
+      copies_[copy.id].writers.push_back(writer_);
     }
     begun_.push_back(copy);
   }
@@ -1374,7 +1389,24 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   struct CopyInFlight {
     std::size_t to = 1;
     std::vector<Block*> blocks;
+    /// The requests whose memory they are copied from; 0: it has been told that it is free.
+    std::vector<std::uint32_t> writers{};
+    /// Blocks whose sources have left, which was not told yet.
+    std::int64_t left = 0;
+    /// A victim was among the sources.
+    bool lost_source = false;
   };
+  /// With Publication::never a request's memory is free when it is released.
+  void await_writes_of(std::uint32_t request) {
+    for (auto& [id, copy] : copies_) {
+      for (std::uint32_t& writer : copy.writers) {
+        if (rules_.publication == Publication::never && writer == request) {
+          ++copy.left;
+          writer = 0;
+        }
+      }
+    }
+  }
   /// Whether a block of the first pool is a part of blocks of the second one.
   [[nodiscard]] bool is_source(const Key& key, const std::vector<Block*>& blocks) const {
     return std::ranges::any_of(blocks, [&](const Block* copied) {
@@ -1391,7 +1423,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       return;
     }
     const bool promoted = i == promotes_to_;
-    if (promoted ? promotes_for_ == nullptr : stalls_for_writes(rules_.edges[i - 1])) {
+    if (promoted ? promotes_for_ == nullptr : !takes_time(rules_, i)) {
       stalling_blocks_[i] += promoted ? 0 : 1;
       return;
     }
@@ -1401,8 +1433,15 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       promotes_for_->promoted.emplace_back(i, block);
       return;
     }
-    arriving_[i].push_back(block);
-    if (i > 1) {
+    if (!filling_[i]) {
+      filling_[i] = last_copy_++;
+      copies_[*filling_[i]].to = i;
+    }
+    copies_.at(*filling_[i]).blocks.push_back(block);
+    if (i == 1) {
+      copies_.at(*filling_[i]).writers.push_back(writer_);
+    }
+    if (i > 1 && !is_buffered(rules_, i)) {
       pools_[i - 1]->pin(pools_[i - 1]->find(block->key));
     }
   }
@@ -1478,13 +1517,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       evicted_behind_.push_back(stretch_of(key));
     }
     if (i == 0 && rules_.requests_in_first && pools_.size() > 1) {
-      for (const auto& [id, copy] : copies_) {
-        if (copy.to == 1 && !awaits_.contains(id) && is_source(key, copy.blocks)) {
-          awaits_.insert(id);
-          awaited_.push_back(id);
+      for (auto& [id, copy] : copies_) {
+        if (copy.to == 1 && !copy.lost_source && is_source(key, copy.blocks)) {
+          copy.lost_source = true;
+          copy.left += std::ssize(copy.blocks);
         }
       }
-      arriving_is_awaited_ = arriving_is_awaited_ || is_source(key, arriving_[1]);
     }
     if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
         priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
@@ -1603,7 +1641,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
   void publish(Request& request, Tokens tokens) {
-    if (!rules_.requests_in_first) {
+    if (!rules_.requests_in_first || rules_.publication == Publication::never) {
       return;
     }
     const std::vector<Key> keys = keys_of(streams_, {request.context.stream, tokens}, block());
@@ -1650,14 +1688,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;
   std::map<std::uint32_t, CopyInFlight> copies_;
-  /// Copies of which a source has left the first pool, all and those that were not told.
-  std::set<std::uint32_t> awaits_;
-  std::vector<std::uint32_t> awaited_;
-  bool arriving_is_awaited_ = false;
-  /// By pool: blocks that have come since its last copy, and how many that the next iteration waits
-  /// for.
-  std::vector<std::vector<Block*>> arriving_;
+  /// By pool: the copy that has not begun, and how many blocks the next iteration waits for.
+  std::vector<std::optional<std::uint32_t>> filling_;
   std::vector<std::int64_t> stalling_blocks_;
+  /// The request whose blocks come into the second pool.
+  std::uint32_t writer_ = 0;
   /// While blocks come up: the pool, and the request if they are on their way.
   std::size_t promotes_to_ = 0;
   Request* promotes_for_ = nullptr;

@@ -17,8 +17,7 @@ const std::string kSystems =
     "attentionstore, attentionstore_fifo, attentionstore_lru, car, dynamo_kvbm, flexkv, hbm_dram, "
     "hbm_only, mooncake_store, overflow, pensieve, pensieve_gpu, recompute, sglang, "
     "sglang_hicache, tensorrt_llm, tensorrt_llm_2025, vllm, vllm_0_2, vllm_2025, vllm_cpu_offload, "
-    "vllm_lmcache, "
-    "vllm_tiering";
+    "vllm_lmcache, vllm_no_cache, vllm_tiering";
 
 class BadConfig : public ProgramTest {};
 

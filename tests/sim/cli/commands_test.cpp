@@ -499,15 +499,18 @@ class Presets : public ProgramTest {};
 
 TEST_F(Presets, ForVllmRunInTime) {
   for (const char* system :
-       {"vllm_0_2", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache", "sglang",
-        "sglang_hicache", "tensorrt_llm", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
+       {"vllm_0_2", "vllm_no_cache", "vllm", "vllm_cpu_offload", "vllm_tiering", "vllm_lmcache",
+        "sglang", "sglang_hicache", "tensorrt_llm", "dynamo_kvbm", "flexkv", "mooncake_store"}) {
     write_run(
         {{"/system", system}, {"/serving/token_budget", "8192tokens"}, {"/serving/slots", 1024}});
     const Outcome outcome = kvtier({"simulate", "run.json", "--json", "out.json"});
     ASSERT_EQ(outcome.code, 0) << system << ": " << outcome.err;
     const nlohmann::json metrics = read_json("out.json")["metrics"];
     EXPECT_GT(metrics["ttft_seconds"]["mean"], 0) << system;
-    if (std::string(system) != "vllm_0_2") {
+    if (std::string(system) == "vllm_no_cache") {
+      EXPECT_EQ(metrics["hit_rate"]["prompt_tokens"]["total"], 0);
+      EXPECT_EQ(metrics["tiers"]["hbm"]["insertions"], 0);
+    } else if (std::string(system) != "vllm_0_2") {
       EXPECT_GT(metrics["hit_rate"]["prompt_tokens"]["total"], 0.3) << system << metrics;
     }
   }

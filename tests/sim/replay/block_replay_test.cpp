@@ -317,6 +317,21 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   EXPECT_EQ(refused(entries),
             "/system/tiers/dram/eviction: expected a policy that does not know the future: which "
             "blocks are used next depends on the run");
+  RunConfig nothing = blocks_config(100, 4);
+  nothing.system.blocks->publication = Publication::never;
+  EXPECT_EQ(refused(nothing),
+            "/system/blocks/found_from: expected another moment than never without a tier in hbm: "
+            "nothing would be stored");
+  nothing.system.tiers.hbm = HbmTierConfig{};
+  static_cast<TierConfig&>(*nothing.system.tiers.hbm) = blocks_tier(100, 4);
+  nothing.system.blocks->keyless = Keyless::in_order;
+  nothing.system.tiers.dram->inclusive = false;
+  nothing.system.load.wait = LoadWait::batch;
+  EXPECT_EQ(refused(nothing),
+            "/system/blocks/found_from: expected another moment than never before a tier that has "
+            "what leaves hbm: nothing would\n"
+            "/system/blocks/keyless: expected first where hbm keeps nothing (found_from never): "
+            "all of its blocks have no key");
   RunConfig sessions = tiny_config();
   sessions.system.tiers.dram = blocks_tier(1, 4);
   EXPECT_EQ(refused(sessions),
@@ -402,8 +417,12 @@ RunConfig random_blocks(std::uint64_t seed) {
         !entries && random.index(2) == 0 ? Duplicates::kept : Duplicates::merged;
     config.system.blocks->keyless =
         entries || random.index(2) == 0 ? Keyless::first : Keyless::in_order;
-    constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end};
-    config.system.blocks->publication = kMoments[static_cast<std::size_t>(random.index(3))];
+    constexpr std::array kMoments{Publication::scheduling, Publication::computed, Publication::end,
+                                  Publication::never};
+    const bool has_keys = config.system.blocks->unit == EvictionUnit::node ||
+                          config.system.blocks->keyless == Keyless::in_order;
+    config.system.blocks->publication =
+        kMoments[static_cast<std::size_t>(random.index(has_keys ? 3 : 4))];
     if (random.index(2) == 0) {
       config.system.blocks->chunk = Tokens(1 + random.index(500));
     }

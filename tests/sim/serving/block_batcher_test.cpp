@@ -102,6 +102,32 @@ TEST(BlockBatcher, ALongPromptIsComputedInChunksBesideADecode) {
   }
 }
 
+TEST(BlockBatcher, ASecondTurnComputesAllOfItsHistoryIfHbmKeepsNothing) {
+  RunConfig config = vllm_config(20);
+  config.system.blocks->publication = Publication::never;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 1), turn(5, 1, 100)})},
+                    stepping);
+    run.run();
+    expect_times(run.request(0, 0), 0, 0, 10, 10);
+    expect_times(run.request(0, 1), 110, 110, 126, 126);
+    EXPECT_EQ(run.instance.batcher().hbm().total(), Bytes(0));
+  }
+}
+
+TEST(BlockBatcher, ASecondTurnLoadsItsHistoryIfHbmKeepsNothing) {
+  RunConfig config = with_offload(vllm_config(20), 100, 1);
+  config.system.blocks->publication = Publication::never;
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(config, kPerToken, kIteration, {session(0, {turn(10, 1), turn(5, 1, 100)})},
+                    stepping);
+    run.run();
+    // 10 tokens are loaded within 10 ms, 6 are computed.
+    expect_times(run.request(0, 1), 110, 110, 126, 126);
+    EXPECT_EQ(run.instance.batcher().loaded_bytes(Medium::dram), kv(10));
+  }
+}
+
 TEST(BlockBatcher, ASecondTurnComputesNothingOfItsHistoryButTheLastToken) {
   for (const DecodeStepping stepping : kSteppings) {
     ScriptedRun run(vllm_config(100), kPerToken, kIteration,
@@ -441,6 +467,11 @@ void add_rules_of_offloads(RunConfig& config, RandomStream& random) {
         .capacity = KvSize{KvSize::Unit::blocks, 1 + random.index(4000 / dram.block_size.value)},
         .pool = {.touch = dram.blocks->pool.touch},
         .edge = {.no_room = random.index(2) == 0 ? NoRoom::evict : NoRoom::skip}};
+    if (random.index(2) == 0) {
+      ssd.write = WriteMoment::on_evict;
+      ssd.inclusive = random.index(2) == 0;
+    }
+    config.system.save.write_buffer = kv(random.index(3) * 100);
     config.system.tiers.ssd = ssd;
   }
 }
@@ -488,7 +519,7 @@ void add_rules_of_engines(RunConfig& config, RandomStream& random) {
                  .share = 0.05,
                  .in_background = tiers.dram->blocks->pool.touch == Touch::end || coin()};
     }
-    if (tiers.ssd && coin()) {
+    if (tiers.ssd && tiers.ssd->write == WriteMoment::on_create && coin()) {
       tiers.ssd->blocks->edge.frequency = FrequencyFilter{
           .least = 2, .forget_every = kMillisecond * 5'000, .entries = 50 + random.index(500)};
     }
@@ -623,6 +654,12 @@ RunConfig random_blocks(std::uint64_t seed) {
       tier->admission.name = coin() ? "second_hit" : kAlwaysAdmitted;
     }
   }
+  const bool victims = config.system.tiers.dram && !config.system.tiers.dram->inclusive;
+  if (blocks.unit != EvictionUnit::node && blocks.keyless == Keyless::first && !victims &&
+      random.index(4) == 0) {
+    blocks.publication = Publication::never;
+    blocks.delays_duplicates = false;
+  }
   config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
   config.serving.one_at_a_time = random.index(6) == 0;
   if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {
@@ -661,6 +698,46 @@ TEST(BlockBatcher, AnIterationWaitsForTheCopyWhoseMemoryItTakes) {
   }
 }
 
+/// HBM keeps nothing, and a token takes 4 ms to host memory.
+RunConfig with_write_buffer(std::int64_t tokens) {
+  RunConfig config = with_offload(vllm_config(30), 1000, 4);
+  config.system.tiers.dram->blocks->pool.touch = Touch::lookup;
+  config.system.tiers.dram->blocks->edge.prompts_only = false;
+  config.system.blocks->publication = Publication::never;
+  config.system.save.write_buffer = kv(tokens);
+  return config;
+}
+
+TEST(BlockBatcher, KvOfAnEndedRequestStandsInTheWriteBuffer) {
+  struct Case {
+    std::int64_t buffer;
+    std::int64_t begins;
+    std::int64_t waits;
+  };
+  // A's 20 tokens are written from 20 to 100, and B's 25 share the link from its end on. B takes
+  // A's memory when the buffer holds what is on its way.
+  for (const auto& [buffer, begins, waits] :
+       {Case{0, 100, 180}, Case{19, 100, 180}, Case{20, 25, 150}, Case{45, 25, 0}}) {
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(with_write_buffer(buffer), kPerToken, kIteration,
+                      {session(0, {turn(20, 1)}), session(25, {turn(25, 1)})}, stepping);
+      run.run();
+      expect_times(run.request(1, 0), 25, begins, begins + 25, begins + 25);
+      EXPECT_EQ(run.instance.total_gpu_time().exposed_save, for_ms(waits)) << buffer;
+    }
+  }
+}
+
+TEST(BlockBatcher, ARequestAsksAgainForKvThatIsOnItsWay) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_write_buffer(1000), kPerToken, kIteration,
+                    {session(0, {turn(20, 1), turn(5, 1, 10)})}, stepping);
+    run.run();
+    // 20 tokens are there at 100, and loaded until 180.
+    expect_times(run.request(0, 1), 30, 100, 186, 186);
+  }
+}
+
 TEST(BlockBatcher, AnIterationLoadsWhileVictimsAreWritten) {
   for (const DecodeStepping stepping : kSteppings) {
     ScriptedRun run(with_victims_behind(vllm_config(30)), kPerToken, kIteration,
@@ -693,6 +770,37 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
   }
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(hits, 0);
+}
+
+TEST(BlockBatcher, NoIterationWaitsForWritesToABufferWithoutEnd) {
+  int compared = 0;
+  bool waits = false;
+  for (std::uint64_t seed = 1; compared < 15; ++seed) {
+    RunConfig config = random_blocks(seed);
+    const TiersConfig& tiers = config.system.tiers;
+    if (!tiers.ssd || tiers.ssd->write == WriteMoment::on_create ||
+        config.system.save.mode == SaveMode::blocking) {
+      continue;
+    }
+    ++compared;
+    config.system.blocks->publication = Publication::never;
+    config.system.blocks->keyless = Keyless::first;
+    config.system.blocks->delays_duplicates = false;
+    config.hardware.hbm.capacity += kv(1'000'000);
+    SCOPED_TRACE(seed);
+    for (const std::int64_t tokens : {0, 1'000'000}) {
+      config.system.save.write_buffer = kv(tokens);
+      const Json metrics = simulate(config, builtin_policies())["metrics"];
+      const double waited = metrics["gpu_seconds"]["exposed_save"].get<double>();
+      waits = waits || waited > 0;
+      EXPECT_TRUE(tokens == 0 || waited == 0);
+      for (const auto& [name, tier] : {std::pair("dram", &*tiers.dram), {"ssd", &*tiers.ssd}}) {
+        EXPECT_LE(metrics["tiers"][name]["occupancy_bytes"]["max"].get<std::int64_t>(),
+                  kv(tier->blocks->capacity->count * tier->block_size.value).value);
+      }
+    }
+  }
+  EXPECT_TRUE(waits);
 }
 
 TEST(BlockBatcher, GivesTheSameBytesWithEachIterationOfAModelWithWindows) {

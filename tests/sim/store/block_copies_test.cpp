@@ -53,6 +53,13 @@ class BlockCopies : public testing::TestWithParam<bool> {
       }
     }
   }
+  [[nodiscard]] std::vector<std::uint32_t> awaited() {
+    std::vector<std::uint32_t> ids;
+    for (const Copy& copy : store_->take_awaited()) {
+      ids.push_back(copy.id);
+    }
+    return ids;
+  }
   Context stream(std::int64_t tokens) { return {streams_.open(), Tokens(tokens)}; }
   [[nodiscard]] std::int64_t resident(std::size_t pool, StreamId stream) const {
     const std::vector<Stretch> blocks = store_->contents(pool);
@@ -107,17 +114,83 @@ TEST_P(BlockCopies, ACopyIsAwaitedWhenItsSourceLeavesHbm) {
     for (const Copy& copy : store_->take_copies()) {
       copies.push_back(copy);
     }
-    EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>());
+    EXPECT_EQ(awaited(), std::vector<std::uint32_t>());
   }
   ASSERT_EQ(copies.size(), 2U);
   store_->release(compute(stream(1)));
-  EXPECT_EQ(store_->take_awaited(), std::vector{copies[0].id});
+  EXPECT_EQ(awaited(), std::vector{copies[0].id});
   store_->release(compute(stream(3)));
-  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it is told once";
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>()) << "it is told once";
   store_->copied(copies[0].id);
   store_->copied(copies[1].id);
   store_->release(compute(stream(4)));
-  EXPECT_EQ(store_->take_awaited(), std::vector<std::uint32_t>()) << "it has arrived";
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>()) << "it has arrived";
+}
+
+// A request of 4 blocks ends before they are in host memory, while another one of 2 blocks runs.
+TEST_P(BlockCopies, MemoryThatIsFreeAtTheEndOfARequestAwaitsItsCopies) {
+  StoreRules rules = three_tiers(16, 8);
+  rules.publication = Publication::never;
+  open(rules);
+  const Context first = stream(4);
+  const RequestId ends = compute(first);
+  compute(stream(2));
+  const std::vector<Copy> copies = store_->take_copies();
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].blocks, 6);
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>());
+  store_->release(ends);
+  EXPECT_EQ(store_->free_blocks().empty, 98);
+  const std::vector<Copy> awaited = store_->take_awaited();
+  ASSERT_EQ(awaited.size(), 1U);
+  EXPECT_EQ(awaited[0].id, copies[0].id);
+  EXPECT_EQ(awaited[0].blocks, 4);
+  store_->copied(copies[0].id);
+  EXPECT_EQ(store_->match(first).by_pool, (std::vector{Tokens(0), Tokens(4), Tokens(0)}));
+  const RequestId again = acquire(first);
+  store_->release(again);
+  EXPECT_EQ(this->awaited(), std::vector<std::uint32_t>()) << "host memory has it already";
+}
+
+// Host memory of 8 blocks. The third context takes the room of the first one, which is written to
+// the drive meanwhile.
+TEST_P(BlockCopies, AVictimLeavesAtOnceAndIsFoundWhenItIsWritten) {
+  for (const bool exclusive : {false, true}) {
+    StoreRules rules = three_tiers(8, 12);
+    rules.publication = Publication::never;
+    rules.edges[1].write = Write::on_evict;
+    rules.edges[1].exclusive = exclusive;
+    open(rules);
+    const Context first = stream(4);
+    store_->release(compute(first));
+    EXPECT_TRUE(store_->match(first).waits) << "it is written to host memory";
+    arrive();
+    EXPECT_FALSE(store_->match(first).waits);
+    store_->release(compute(stream(4)));
+    arrive();
+    const Context third = stream(4);
+    store_->release(compute(third));
+    EXPECT_EQ(resident(1, first.stream), 0);
+    EXPECT_EQ(resident(1, third.stream), 4);
+    EXPECT_EQ(store_->counters(1).demoted, 4);
+    const std::vector<Copy> copies = store_->take_copies();
+    ASSERT_EQ(copies.size(), 2U);
+    EXPECT_EQ(copies[1].pool, 2U);
+    EXPECT_EQ(copies[1].blocks, 4);
+    EXPECT_FALSE(copies[1].waits);
+    const std::vector<Copy> awaited = store_->take_awaited();
+    const auto buffered = std::ranges::find(awaited, std::size_t{2}, &Copy::pool);
+    ASSERT_NE(buffered, awaited.end());
+    EXPECT_EQ(buffered->blocks, 4);
+    EXPECT_EQ(store_->match(first).tokens, Tokens(0));
+    EXPECT_TRUE(store_->match(first).waits);
+    for (const Copy& copy : copies) {
+      store_->copied(copy.id);
+    }
+    EXPECT_EQ(store_->match(first).by_pool[2], Tokens(4));
+    EXPECT_FALSE(store_->match(first).waits);
+    store_->check_invariants();
+  }
 }
 
 /// vLLM's offload, behind which a block is written to the drive at its second use.

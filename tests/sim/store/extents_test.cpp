@@ -23,6 +23,7 @@ TEST(Extents, EqualSingleBlocks) {
   std::int64_t filtered = 0;
   std::array<std::int64_t, 2> entries{};
   std::int64_t evicted_entries = 0;
+  std::int64_t kept_behind = 0;
   for (int seed = 1; seed <= cases; ++seed) {
     RandomStream random(static_cast<std::uint64_t>(seed), "stores");
     const StoreRules rules = random_rules(random);
@@ -34,6 +35,9 @@ TEST(Extents, EqualSingleBlocks) {
     SCOPED_TRACE(fmt::format("seed {}, {}", seed, describe(rules)));
     ASSERT_EQ(first_difference(extents, reference, rules, contexts, random, 150), "");
     parts += rules.partial_reuse ? 1 : 0;
+    if (rules.publication == Publication::never && rules.pools.size() > 1) {
+      kept_behind += extents[0]->counters(1).inserted;
+    }
     back_from_victims += has_victims_behind(rules) ? extents[0]->counters(0).promoted : 0;
     if (has_entries(rules.pools[0].unit)) {
       ++entries[rules.requests_in_first ? 1 : 0];
@@ -48,6 +52,7 @@ TEST(Extents, EqualSingleBlocks) {
   EXPECT_GT(entries[0], cases / 20);
   EXPECT_GT(entries[1], cases / 20);
   EXPECT_GT(evicted_entries, cases);
+  EXPECT_GT(kept_behind, cases / 2);
 }
 
 /// The registry with its policies under other names, which no pool knows.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -233,6 +234,10 @@ StoreRules draw_rules(RandomStream& random) {
     if (random.index(3) > 0) {
       make_rules_of_blocks(rules, random);
     }
+    if (rules.requests_in_first && rules.keyless == Keyless::first && !has_victims_behind(rules) &&
+        random.index(3) == 0) {
+      rules.publication = Publication::never;
+    }
     for (EdgeRules& edge : rules.edges) {
       edge.timed = rules.requests_in_first && random.index(3) > 0;
       edge.stalls = random.index(4) == 0;
@@ -460,6 +465,13 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
   const bool has_storage = has_nodes && rules.pools.size() > 2;
+  // Blocks of copies that take time, by pool: all, and those that have arrived.
+  std::vector<std::int64_t> written(rules.pools.size());
+  std::map<std::pair<std::size_t, std::uint32_t>, Copy> begun;
+  std::set<std::pair<std::uint32_t, std::int64_t>> arrived;
+  const auto is_written_to = [&](std::size_t pool) {
+    return !has_nodes && pool < rules.pools.size() && takes_time(rules, pool);
+  };
   ReplayedDecisions log(rules.pools.size());
   if (a.size() == 1 && !a.front()->set_log(&log)) {
     return "no log";
@@ -468,6 +480,14 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   const auto arrive = [&](const std::pair<std::size_t, std::uint32_t>& copy) {
     a[copy.first]->copied(copy.second);
     b[copy.first]->copied(copy.second);
+    if (const auto found = begun.find(copy); found != begun.end()) {
+      for (const Stretch& stretch : found->second.stretches) {
+        for (std::int64_t block = stretch.begin; block < stretch.end; ++block) {
+          arrived.emplace(stretch.stream.value, block);
+        }
+      }
+      begun.erase(found);
+    }
   };
   const auto load_all = [&](Held& one) {
     if (one.loads && rules.requests_in_first) {
@@ -567,6 +587,14 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       if (expected.waits) {
         continue;
       }
+      for (const Stretch& stretch :
+           a.size() == 1 && is_written_to(2) ? expected.far : std::vector<Stretch>()) {
+        for (std::int64_t block = stretch.begin; block < stretch.end; ++block) {
+          if (rules.pools.size() == 3 && !arrived.contains({stretch.stream.value, block})) {
+            return differs("a block that was found before it was written");
+          }
+        }
+      }
       Match found_a;
       Match found_b;
       RequestId again_a;
@@ -649,7 +677,11 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       if (begun_a.size() != begun_b.size()) {
         return differs("how many copies begin");
       }
-      if (a[i]->take_awaited() != b[i]->take_awaited()) {
+      const std::vector<Copy> awaited_a = a[i]->take_awaited();
+      const std::vector<Copy> awaited_b = b[i]->take_awaited();
+      if (!std::ranges::equal(awaited_a, awaited_b, [](const Copy& one, const Copy& other) {
+            return one.id == other.id && one.blocks == other.blocks && one.pool == other.pool;
+          })) {
         return differs("which copies are awaited");
       }
       for (std::size_t j = 0; j < begun_a.size(); ++j) {
@@ -660,6 +692,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         if (!begun_a[j].waits) {
           copies.emplace_back(i, begun_a[j].id);
         }
+        if (is_written_to(begun_a[j].pool)) {
+          written[begun_a[j].pool] += begun_a[j].blocks;
+          begun.emplace(copies.back(), begun_a[j]);
+        }
       }
     }
     in_each([](Store& store) { store.check_invariants(); });
@@ -667,7 +703,17 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       return differs(fmt::format("the log ({})", wrong));
     }
     for (std::size_t i = 0; i < a.size(); ++i) {
+      if (rules.publication == Publication::never &&
+          (a[i]->counters(0) != PoolCounters{} ||
+           a[i]->free_blocks().available != a[i]->free_blocks().empty)) {
+        return differs("a first pool that keeps nothing");
+      }
       for (std::size_t pool = 0; pool < rules.pools.size(); ++pool) {
+        const PoolCounters counted = a[i]->counters(pool);
+        if (a.size() == 1 && is_written_to(pool) &&
+            written[pool] != counted.inserted - counted.promoted) {
+          return differs(fmt::format("pool {}: what is written and what comes in", pool));
+        }
         if (!(a[i]->counters(pool) == b[i]->counters(pool))) {
           const PoolCounters one = a[i]->counters(pool);
           const PoolCounters other = b[i]->counters(pool);
