@@ -99,9 +99,14 @@ void KvStore::share_blocks(EntryKey request, std::span<const KvPiece> blocks) {
   Request& r = requests_.at(request);
   std::vector<std::int32_t> shared;
   for (const KvPiece& piece : blocks) {
-    append(shared, slots_of_blocks(Medium::hbm, piece));
+    // KV of the tokens between is loaded.
+    if (const std::int64_t lacking = piece.first.value - std::ssize(shared); lacking > 0) {
+      append(shared, take(Medium::hbm, lacking, shared));
+    }
+    const std::vector<std::int32_t> slots = slots_of_blocks(Medium::hbm, piece);
+    hold(Medium::hbm, slots);
+    append(shared, slots);
   }
-  hold(Medium::hbm, shared);
   const std::int64_t count = std::ssize(shared);
   const std::int64_t own = std::min(count, std::ssize(r.slots));
   give_back(Medium::hbm, part(r.slots, 0, own));

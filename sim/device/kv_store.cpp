@@ -235,7 +235,7 @@ void KvStore::hold(Medium medium, std::span<const std::int32_t> slots) {
 void KvStore::forget_if_empty(EntryKey key) {
   const auto found = entries_.find(key);
   if (found != entries_.end() &&
-      std::ranges::all_of(found->second, [](const List& list) { return list.slots.empty(); })) {
+      std::ranges::all_of(found->second, [](const List& list) { return list.empty(); })) {
     entries_.erase(found);
   }
 }
@@ -246,18 +246,17 @@ std::int64_t KvStore::tokens(Medium medium, EntryKey key) const {
     return medium == Medium::hbm ? request->second.computed : 0;
   }
   const auto found = entries_.find(key);
-  return found == entries_.end() ? 0 : found->second[index_of(medium)].end();
+  return found == entries_.end() ? 0 : std::ssize(found->second[index_of(medium)]);
 }
 
 void KvStore::set_resident_prefix(Medium medium, EntryKey key, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   if (tokens > 0) {
     List& list = entries_[key][index_of(medium)];
-    if (medium == Medium::hbm && tokens == list.end() + 1) {
+    if (medium == Medium::hbm && tokens == std::ssize(list) + 1) {
       repeat_last(list);
     }
-    KVTIER_ASSERT(list.first < tokens && tokens <= list.end(),
-                  "a medium keeps what was moved there");
+    KVTIER_ASSERT(tokens <= std::ssize(list), "a medium keeps what was moved there");
   }
   shorten(medium, key, tokens);
   forget_if_empty(key);
@@ -269,18 +268,16 @@ void KvStore::shorten(Medium medium, EntryKey key, std::int64_t tokens) {
     return;
   }
   List& list = found->second[index_of(medium)];
-  const auto left = std::clamp<std::int64_t>(tokens - list.first, 0, std::ssize(list.slots));
-  give_back(medium, std::span(list.slots).subspan(static_cast<std::size_t>(left)));
-  list.slots.resize(static_cast<std::size_t>(left));
-  list.first = left > 0 ? list.first : 0;
+  const auto left = static_cast<std::size_t>(std::min<std::int64_t>(tokens, std::ssize(list)));
+  give_back(medium, std::span(list).subspan(left));
+  list.resize(left);
 }
 
 void KvStore::repeat_last(List& list) {
-  KVTIER_ASSERT(!list.slots.empty(), "there is a last token");
-  const KvMove last{.pieces = {},
-                    .from_slots = {list.slots.back()},
-                    .to_slots = take(Medium::hbm, 1, list.slots)};
-  list.slots.push_back(last.to_slots.front());
+  KVTIER_ASSERT(!list.empty(), "there is a last token");
+  const KvMove last{
+      .pieces = {}, .from_slots = {list.back()}, .to_slots = take(Medium::hbm, 1, list)};
+  list.push_back(last.to_slots.front());
   inherit_checksums(last);
   queue_rows(in_hbm(last.from_slots), in_hbm(last.to_slots), {0, shape_.layers}, *stream_);
   stream_->synchronize();
@@ -294,15 +291,11 @@ void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
   }
   for (std::size_t medium = 0; medium < kMedia; ++medium) {
     List& list = found->second[medium];
-    const std::int64_t count = std::ssize(list.slots);
-    const auto from = list.slots.begin() + std::clamp<std::int64_t>(kept - list.first, 0, count);
-    const auto to =
-        list.slots.begin() + std::clamp<std::int64_t>(kept + dropped - list.first, 0, count);
+    const std::int64_t count = std::ssize(list);
+    const auto from = list.begin() + std::min(kept, count);
+    const auto to = list.begin() + std::min(kept + dropped, count);
     give_back(static_cast<Medium>(medium), {from, to});
-    list.slots.erase(from, to);
-    list.first = list.slots.empty()   ? 0
-                 : list.first <= kept ? list.first
-                                      : std::max(kept, list.first - dropped);
+    list.erase(from, to);
   }
   forget_if_empty(key);
 }
@@ -312,9 +305,8 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
   if (has_blocks()) {
     return extend_request(requests_.at(key), past, added);
   }
-  List& list = entries_[key][index_of(Medium::hbm)];
-  std::vector<std::int32_t>& slots = list.slots;
-  KVTIER_ASSERT(list.first == 0 && past <= std::ssize(slots), "past tokens are in HBM");
+  List& slots = entries_[key][index_of(Medium::hbm)];
+  KVTIER_ASSERT(past <= std::ssize(slots), "past tokens are in HBM");
   give_back(Medium::hbm, std::span(slots).subspan(static_cast<std::size_t>(past)));
   slots.resize(static_cast<std::size_t>(past));
   const std::vector<std::int32_t> more = take(Medium::hbm, added, slots);
@@ -323,7 +315,7 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
   if (head == heads_.end()) {
     return slots;
   }
-  std::vector<std::int32_t> context = entries_.at(head->second)[index_of(Medium::hbm)].slots;
+  std::vector<std::int32_t> context = entries_.at(head->second)[index_of(Medium::hbm)];
   context.insert(context.end(), slots.begin(), slots.end());
   return context;
 }
@@ -331,14 +323,14 @@ std::vector<std::int32_t> KvStore::extend(EntryKey key, std::int64_t past, std::
 void KvStore::share_head(EntryKey turn, EntryKey prompt, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   const List& list = entries_[prompt][index_of(Medium::hbm)];
-  KVTIER_ASSERT(list.first == 0 && std::ssize(list.slots) == tokens, "a shared prompt is in HBM");
+  KVTIER_ASSERT(std::ssize(list) == tokens, "a shared prompt is in HBM");
   set_head(turn, prompt);
 }
 
 void KvStore::take_head(EntryKey turn, std::int64_t tokens) {
   const std::lock_guard lock(mutex_);
   set_head(turn, own_head(turn));
-  entries_[own_head(turn)][index_of(Medium::hbm)].slots = take(Medium::hbm, tokens);
+  entries_[own_head(turn)][index_of(Medium::hbm)] = take(Medium::hbm, tokens);
 }
 
 void KvStore::set_head(EntryKey turn, EntryKey head) {
@@ -348,14 +340,14 @@ void KvStore::set_head(EntryKey turn, EntryKey head) {
 
 std::vector<std::int32_t> KvStore::head(EntryKey turn) const {
   const std::lock_guard lock(mutex_);
-  return entries_.at(heads_.at(turn))[index_of(Medium::hbm)].slots;
+  return entries_.at(heads_.at(turn))[index_of(Medium::hbm)];
 }
 
 void KvStore::drop_head(EntryKey turn) {
   const std::lock_guard lock(mutex_);
   heads_.erase(turn);
   if (const auto own = entries_.find(own_head(turn)); own != entries_.end()) {
-    give_back(Medium::hbm, own->second[index_of(Medium::hbm)].slots);
+    give_back(Medium::hbm, own->second[index_of(Medium::hbm)]);
     entries_.erase(own);
   }
 }
@@ -601,7 +593,7 @@ void KvStore::begin_entries(const TransferCommand& command, KvMove& move) {
       shorten(move.to, command.key, command.first.value);
     }
     if (List& source = entries_[command.key][index_of(move.from)];
-        move.from == Medium::hbm && source.end() + 1 == command.end.value) {
+        move.from == Medium::hbm && std::ssize(source) + 1 == command.end.value) {
       repeat_last(source);
     }
   }
@@ -623,25 +615,17 @@ std::span<const std::int32_t> KvStore::slots_of(Medium medium, const KvPiece& pi
   const auto found = entries_.find(piece.key);
   KVTIER_ASSERT(found != entries_.end(), "only what is there can be moved");
   const List& list = found->second[index_of(medium)];
-  KVTIER_ASSERT(list.first <= piece.first.value && (piece.first + piece.count).value <= list.end(),
+  KVTIER_ASSERT((piece.first + piece.count).value <= std::ssize(list),
                 "only what is there can be moved");
-  return std::span(list.slots)
-      .subspan(static_cast<std::size_t>(piece.first.value - list.first),
-               static_cast<std::size_t>(piece.count.value));
+  return std::span(list).subspan(static_cast<std::size_t>(piece.first.value),
+                                 static_cast<std::size_t>(piece.count.value));
 }
 
 std::vector<std::int32_t> KvStore::take_for(Medium medium, const KvPiece& piece) {
   List& list = entries_[piece.key][index_of(medium)];
-  const std::int64_t first = piece.first.value;
-  const bool before = !list.slots.empty() && first + piece.count.value == list.first;
-  KVTIER_ASSERT(before || list.slots.empty() || first == list.end(),
-                "what arrives lies right before or behind what is there");
-  const std::vector<std::int32_t> slots =
-      take(medium, piece.count.value, before ? std::span<const std::int32_t>() : list.slots);
-  if (before || list.slots.empty()) {
-    list.first = first;
-  }
-  list.slots.insert(before ? list.slots.begin() : list.slots.end(), slots.begin(), slots.end());
+  KVTIER_ASSERT(piece.first.value == std::ssize(list), "what arrives lies behind what is there");
+  const std::vector<std::int32_t> slots = take(medium, piece.count.value, list);
+  append(list, slots);
   return slots;
 }
 
@@ -757,7 +741,7 @@ std::vector<std::uint16_t> KvStore::uses_by_entries(std::size_t medium) const {
     }
   };
   for (const auto& [key, entry] : entries_) {
-    add(entry[medium].slots);
+    add(entry[medium]);
   }
   for (const auto& [name, copies] : blocks_[medium]) {
     for (const Block& block : copies) {

@@ -20,7 +20,7 @@
 
 /// The map from entries and blocks to memory: HBM, host memory, CXL memory (a region of host
 /// memory) and a file on a drive. A slot holds one token. An entry has a list of slots in each
-/// medium, for consecutive tokens. A block of a stream has a list of slots for each of its copies.
+/// medium, for its first tokens. A block of a stream has a list of slots for each of its copies.
 namespace kvtier {
 
 /// The stream and storage engine with which one thread moves KV.
@@ -89,8 +89,8 @@ class KvStore {
 
   // Any thread may call these.
 
-  /// One more than the number of the entry's last token in the medium; 0 if there is none. With
-  /// blocks, the request's tokens in HBM whose KV is computed or loaded.
+  /// The number of the entry's tokens in the medium. With blocks, the request's tokens in HBM whose
+  /// KV is computed or loaded.
   [[nodiscard]] std::int64_t tokens(Medium medium, EntryKey key) const;
   /// Frees all tokens after the first `tokens` of the entry. Throws InvariantError if one of the
   /// first tokens is missing. The last token of a turn in HBM is an exception: it was never an
@@ -134,8 +134,8 @@ class KvStore {
   /// Records the checksums of these computed slots of HBM, if moves are verified. Throws
   /// DeviceError for NaN.
   void note_computed(std::span<const std::int32_t> slots, const MoveLane& lane);
-  /// Takes room for tokens right before or after the tokens of their entries in `to`, or for the
-  /// head of the turn. Later layers already have room. A drive that cannot read single layers reads
+  /// Takes room for tokens behind the tokens of their entries in `to`, or for the head of the turn.
+  /// Later layers already have room. A drive that cannot read single layers reads
   /// all with the first. Throws InvariantError if `from` does not have the tokens.
   [[nodiscard]] KvMove begin(const TransferCommand& command);
   /// Moves layers `first` .. `last` - 1, between HBM and host memory, by queueing copies.
@@ -182,12 +182,8 @@ class KvStore {
       return checksums.data() + (slot - first) * layers;
     }
   };
-  struct List {
-    /// Number of the first token; 0 without one.
-    std::int64_t first = 0;
-    std::vector<std::int32_t> slots;
-    [[nodiscard]] std::int64_t end() const { return first + std::ssize(slots); }
-  };
+  /// Slots of an entry's tokens from its first on.
+  using List = std::vector<std::int32_t>;
   using Entry = std::array<List, kMedia>;
   /// A copy of a block.
   struct Block {

@@ -44,30 +44,13 @@ void check_runs_on_device(const RunConfig& config, const Device& device) {
            "a device shares whole blocks");
     refuse(!system.tiers.hbm, "/system/tiers/hbm", "on a device requests run in HBM");
     for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
-      refuse(std::string(name) != "hbm" && !tier.inclusive,
+      refuse(std::string(name) != "hbm" && !tier.inclusive && !has_victims_behind(rules_of(config)),
              fmt::format("/system/tiers/{}/inclusive", name).c_str(),
              "on a device blocks stay in a tier when a faster one takes them");
     });
   }
   refuse(load_wait(system) == LoadWait::request && !system.blocks, "/system/load/wait",
          "on a device the batch waits for loads");
-  if (system.paging) {
-    const TiersConfig& tiers = system.tiers;
-    const bool moves_parts = tiers.count() == 0 || (tiers.hbm && !tiers.hbm->capacity &&
-                                                    tiers.count() <= 2 && !tiers.ssd);
-    refuse(!moves_parts, "/system/tiers",
-           "with /system/paging a device moves parts of sessions between HBM, which running "
-           "requests share, and one tier of memory behind it");
-    refuse(system.prefetch.name != kNoPrefetch, "/system/prefetch",
-           "with /system/paging a device loads KV when a turn needs it");
-    refuse(system.sharing != Sharing::none, "/system/sharing",
-           "with /system/paging a device shares no prompts");
-    for_each_tier(tiers, [&](const char* name, const TierConfig& tier) {
-      const std::string pointer = fmt::format("/system/tiers/{}", name);
-      refuse(tier.inclusive || tier.write != WriteMoment::on_evict, pointer.c_str(),
-             "with /system/paging a device keeps one copy of a token, except during a move");
-    });
-  }
   refuse(!is_dense(config.model), "/model", "a device runs dense models only");
   const Bytes element = device.info().element;
   const std::int64_t expected = kv_bytes_per_token(decoder_shape(config.model), element).value;
@@ -98,9 +81,6 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t saved = config.system.save.write_buffer / token + running + window;
   // A turn loaded ahead of its request, and a victim that moves meanwhile.
   const std::int64_t loaded = (2 + setup.spare_contexts) * window;
-  // All HBM for KV, with paging. If a decode takes the room of KV that is also in host memory, the
-  // slots are free only after that decode.
-  std::int64_t paged = running_kv_capacity(config) / token;
   // By medium: tokens of a block, and of all blocks.
   std::array<std::int64_t, kMedia> block{};
   std::array<std::int64_t, kMedia> of_blocks{};
@@ -110,21 +90,22 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
       block[medium] = pool.block.value;
       of_blocks[medium] = pool.capacity * pool.block.value;
     }
-    paged = of_blocks.front();
   }
   std::array<std::int64_t, kMedia> slots{};
   const auto set = [&slots](Medium medium, std::int64_t count) {
     slots[static_cast<std::size_t>(medium)] = count;
   };
   const std::optional<HbmTierConfig>& tier = config.system.tiers.hbm;
-  const bool is_paged = config.system.paging || config.system.blocks;
-  const std::int64_t between_turns = tier && !is_paged ? *tier->capacity / token : 0;
-  const std::int64_t in_hbm = is_paged ? paged + std::min(paged, running) + loaded
-                                       : running + between_turns + saved + loaded;
+  const bool has_blocks = config.system.blocks.has_value();
+  const std::int64_t between_turns = tier && !has_blocks ? *tier->capacity / token : 0;
+  const std::int64_t all = of_blocks.front();
+  // Requests may keep the slots of blocks that have left.
+  const std::int64_t in_hbm =
+      has_blocks ? all + std::min(all, running) + loaded : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
   // Saves to the fastest tier start before the tier has freed room, from the prompts of running
   // requests on. KV that leaves a tier in HBM moves when the next tier has freed room.
-  std::int64_t beyond = tier && !is_paged ? loaded : in_hbm;
+  std::int64_t beyond = tier && !has_blocks ? loaded : in_hbm;
   const auto add_tier = [&](Medium medium, Bytes capacity) {
     set(medium,
         (config.system.blocks ? of_blocks[static_cast<std::size_t>(medium)] : capacity / token) +
@@ -157,7 +138,7 @@ std::unique_ptr<Decoder> make_decoder(const ServingSetup& setup) {
   // A shared prompt that must be computed is a request beside its turn's request.
   const std::int64_t slots =
       config.serving.slots + (config.system.sharing == Sharing::prompts ? 1 : 0);
-  const bool has_budget = config.system.paging || config.system.blocks;
+  const bool has_budget = config.system.blocks.has_value();
   const std::int64_t tokens =
       std::max({window, slots, has_budget ? token_budget(config).value : 0});
   return std::make_unique<Decoder>(*setup.device, decoder_shape(config.model),

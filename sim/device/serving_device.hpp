@@ -16,8 +16,7 @@ namespace kvtier {
 /// Throws ConfigError with all reasons for a config that a device cannot run: clusters,
 /// compression, embedded positions, models that are not dense, and KV of another element size. With
 /// blocks also requests outside of HBM, parts of blocks and exclusive tiers; without blocks also
-/// loads that stop one request only; with paging also prefetch, shared prompts,
-/// inclusive tiers, and more than HBM with one tier of memory behind it.
+/// loads that stop one request only.
 void check_runs_on_device(const RunConfig& config, const Device& device);
 
 /// Texts that name memories of the config that the device lacks, and their replacements.

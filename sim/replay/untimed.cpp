@@ -54,24 +54,6 @@ class InstantBackend final : public Backend {
   std::size_t next_ = 0;
 };
 
-/// HBM that a running turn takes with paging. Without paging, running turns take no room of tiers.
-class RunningBlocks {
- public:
-  explicit RunningBlocks(const RunConfig& config) {
-    if (config.system.paging) {
-      block_ = config.system.paging->block_size.value;
-      block_bytes_ = kv_bytes_per_token(config.model) * block_;
-    }
-  }
-  [[nodiscard]] Bytes bytes(Tokens tokens) const {
-    return block_bytes_ * ((tokens.value + block_ - 1) / block_);
-  }
-
- private:
-  std::int64_t block_ = 1;
-  Bytes block_bytes_;
-};
-
 /// A queue in which no request waits.
 class EmptyQueue final : public QueueView {
  public:
@@ -137,15 +119,11 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
                       .backend = &backend,
                       .queue = &queue,
                       .decisions = options.decisions});
-  // Completes all moves, with saves ahead of evictions.
-  const auto drain = [&] {
-    do {
-      while (backend.pending()) {
-        tiers.on_transfer(MoveId{static_cast<std::uint32_t>(backend.wait().payload)});
-      }
-    } while (tiers.make_room());
+  const auto complete_moves = [&] {
+    while (backend.pending()) {
+      tiers.on_transfer(MoveId{static_cast<std::uint32_t>(backend.wait().payload)});
+    }
   };
-  const RunningBlocks running(config);
   const bool shares = config.system.sharing == Sharing::prompts;
   const TurnFitter fitter(config);
   AccessOrder order(*source, &fitter, true);
@@ -179,33 +157,16 @@ Json simulate_untimed(const RunConfig& config, const PolicyRegistry& registry,
       tiers.join_prompt(*slot, prompt_key(prompt.id), prompt.tokens);
     }
     const Tokens own = own_history(record, config.system);
-    const Tokens length = record.history + record.input + record.output;
-    const Tokens apart = shares ? record.shared : Tokens(0);
-    const auto needed = [&] {
-      // A shared prompt that is not resident may take one block more than a joint context.
-      return tiers.shares_prompt(*slot) || apart.value == 0
-                 ? running.bytes(length - apart)
-                 : running.bytes(length) + running.bytes(Tokens(1));
-    };
-    while (tiers.available_to(*slot) < needed()) {
-      tiers.want(tiers.available() + needed() - tiers.available_to(*slot));
-      const bool changed = tiers.make_room();
-      KVTIER_ASSERT(changed || backend.pending(), "a turn by itself has room");
-      drain();
-    }
-    tiers.want(Bytes(0));
     const Lookup found = tiers.admit_prompt(*slot);
-    const Bytes taken = running.bytes(tiers.shares_prompt(*slot) ? length - apart : length);
-    record.found = combine(found, tiers.admit(*slot, key, own, taken));
+    record.found = combine(found, tiers.admit(*slot, key, own));
     tiers.end_load(*slot);
     tiers.end_prefill(*slot);
-    drain();
+    complete_moves();
     live.history += turn.user + turn.assistant;
-    tiers.charge_running(-taken);
     tiers.release_prompt(*slot);
     tiers.set_next_use(*slot, order.next_use(*slot, now));
     tiers.save(*slot, key, own + turn.user + turn.assistant);
-    drain();
+    complete_moves();
     record.measured = turns++ >= config.workload.warmup_turns;
     if (without_limit) {
       const TurnContent& content = live.session.contents[live.next_turn];

@@ -49,6 +49,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                                                  : std::vector<Bytes>()),
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
+      whole_prompts_(config_.system.blocks->whole_prompts),
+      prompts_first_(config_.system.batching == Batching::separate),
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
@@ -56,7 +58,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   block_ = rules.pools.front().block.value;
   capacity_ = rules.pools.front().capacity;
   watermark_ =
-      static_cast<std::int64_t>(config_.serving.watermark * static_cast<double>(capacity_));
+      static_cast<std::int64_t>(config_.system.blocks->watermark * static_cast<double>(capacity_));
   if (setup.store == nullptr) {
     own_store_ = setup.plain_store
                      ? make_reference_store(rules, contexts_.streams(), *setup.registry)
@@ -91,6 +93,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   counted_.resize(accounts_.size());
   requests_.set_stored(this);
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
+  ahead_ = blocks_ahead(rules);
   loads_beside_writes_ = has_victims_behind(rules);
   offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
 }
@@ -349,6 +352,9 @@ void BlockBatcher::launch() {
   } else if (has_candidate() && lacks_room_ && is_idle()) {
     refuse_turn(turn_without_room());
   }
+  if (bytes_) [[unlikely]] {
+    bytes_->end_moves_up();
+  }
 }
 
 bool BlockBatcher::begin_fetch_for_iteration() {
@@ -433,6 +439,13 @@ void BlockBatcher::refuse_turn(SessionSlot slot) const {
 
 bool BlockBatcher::plan() {
   Tokens budget = budget_;
+  if (prompts_first_) {
+    for (const SessionSlot slot : running_) {
+      work_[slot].decodes_now = false;
+    }
+    admit_all(budget);
+    return prompts_.empty() && !make_room(budget);
+  }
   const bool preempted = !make_room(budget);
   if (!preempted) {
     admit_all(budget);
@@ -671,6 +684,9 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   const Tokens behind = match.tokens - match.by_pool[0];
   const Tokens known = std::min(match.tokens, work.prompt - Tokens(1));
   const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
+  if (whole_prompts_ && known + chunk < work.prompt) {
+    return Admitted::no_room;
+  }
   const bool waits = loads_alone_ && behind.value > 0;
   // A release says that all of it has KV, so a request that waits takes no more than it found.
   const Room room{
@@ -717,6 +733,7 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& matc
   work.loads = match.tokens - match.by_pool[0];
   work.loads_end = match.tokens;
   work.far = match.far;
+  work.from_second = match.by_place[1];
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
     match.count_fetched(work.prefetched);
@@ -730,6 +747,9 @@ bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
   publish_loaded(slot);
   const Tokens chunk = std::min({budget, chunk_, work.prompt - work.computed});
+  if (whole_prompts_ && work.computed + chunk < work.prompt) {
+    return false;
+  }
   const std::int64_t lacking = blocks(work.prompt) - blocks(work.held);
   const std::int64_t kept = running_.empty() ? 0 : watermark_;
   if (lacking + kept > store_->free_blocks().available || !grow(slot, work.computed + chunk)) {
@@ -821,17 +841,28 @@ void BlockBatcher::add_loads(std::size_t from, SessionSlot slot) {
   }
   const Tokens size(block_tokens_[from]);
   if (from > 1) {
-    for (const Stretch& stretch : work.far) {
-      pieces_.push_back(piece_of(contexts_.streams(), stretch, size));
-    }
+    const std::vector<KvPiece> far = pieces_of(work.far, size);
+    pieces_.insert(pieces_.end(), far.begin(), far.end());
     return;
   }
   const Tokens first = work.loads_end - work.loads;
-  for (KvPiece piece :
-       pieces_of(contexts_.streams(), prompt_of(slot).stream, first, work.loads_end, size)) {
+  std::vector<KvPiece> loaded = work.from_second.empty()
+                                    ? kvtier::pieces_of(contexts_.streams(), prompt_of(slot).stream,
+                                                        first, work.loads_end, size)
+                                    : pieces_of(work.from_second, size);
+  for (KvPiece& piece : loaded) {
     piece.turn = request_key(slot);
     pieces_.push_back(piece);
   }
+}
+
+std::vector<KvPiece> BlockBatcher::pieces_of(const std::vector<Stretch>& blocks,
+                                             Tokens size) const {
+  std::vector<KvPiece> pieces;
+  for (const Stretch& stretch : blocks) {
+    pieces.push_back(piece_of(contexts_.streams(), stretch, size));
+  }
+  return pieces;
 }
 
 void BlockBatcher::drop_arrivals(std::uint64_t cookie) {
@@ -854,10 +885,12 @@ std::optional<RequestId> BlockBatcher::acquire_blocks(SessionSlot slot, const Ro
   if (backend_.has_bytes()) [[unlikely]] {
     const Streams& streams = contexts_.streams();
     const Context whole = work_[slot].content.whole;
-    backend_.begin_request(key,
-                           pieces_of(streams, whole.stream, Tokens(0), whole.tokens, Tokens(1)));
-    backend_.share_blocks(
-        key, pieces_of(streams, prompt.stream, Tokens(0), match.by_pool[0], Tokens(block_)));
+    backend_.begin_request(
+        key, kvtier::pieces_of(streams, whole.stream, Tokens(0), whole.tokens, Tokens(1)));
+    backend_.share_blocks(key, match.by_place[1].empty()
+                                   ? kvtier::pieces_of(streams, prompt.stream, Tokens(0),
+                                                       match.by_pool[0], Tokens(block_))
+                                   : pieces_of(match.by_place[0], Tokens(block_)));
   }
   set_request(request_key(slot));
   const auto id = store_->acquire(prompt, room, match, again);
@@ -886,9 +919,9 @@ void BlockBatcher::publish_loaded(SessionSlot slot) {
 void BlockBatcher::share_merged(SessionSlot slot, Tokens tokens) {
   if (merges_ && backend_.has_bytes()) [[unlikely]] {
     const Tokens whole(tokens.value / block_ * block_);
-    backend_.share_blocks(request_key(slot),
-                          pieces_of(contexts_.streams(), context(work_[slot], tokens).stream,
-                                    Tokens(0), whole, Tokens(block_)));
+    backend_.share_blocks(request_key(slot), kvtier::pieces_of(contexts_.streams(),
+                                                               context(work_[slot], tokens).stream,
+                                                               Tokens(0), whole, Tokens(block_)));
   }
 }
 
@@ -1186,7 +1219,13 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
     most = std::min(most, iterations_to_offer());
   }
   const FreeBlocks free = store_->free_blocks();
-  const std::int64_t available = writes_back_ ? free.empty : free.available;
+  most = iterations_within(writes_back_ ? free.empty : free.available, most);
+  // Blocks are written ahead when too few are free.
+  const bool writes_ahead = ahead_ > 0 && free.available > free.empty && free.empty >= ahead_;
+  return writes_ahead ? iterations_within(free.empty - ahead_, most - 1) + 1 : most;
+}
+
+std::int64_t BlockBatcher::iterations_within(std::int64_t available, std::int64_t most) const {
   // Each request takes one in every block_ iterations, the first one when its last block is full.
   const std::int64_t rounds = available / decoding_ * block_;
   if (rounds >= most) {

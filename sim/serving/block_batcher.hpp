@@ -118,8 +118,9 @@ class BlockBatcher : public Batcher, private StoredKv {
     Tokens loads_from_behind;
     /// Behind the last one.
     Tokens loads_end;
-    /// Match::far.
+    /// Match::far, and Match::by_place of the second tier.
     std::vector<Stretch> far;
+    std::vector<Stretch> from_second;
     bool loading = false;
     /// It was admitted before.
     bool counted = false;
@@ -206,7 +207,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   void begin_loading(SessionSlot slot);
   /// For a request whose KV comes from another instance.
   [[nodiscard]] Admitted admit_to_fetch(SessionSlot slot);
-  /// Its KV has been loaded. False: there is no room for its first step.
+  /// Its KV has been loaded. False: its first step lacks memory, or exceeds the budget.
   [[nodiscard]] bool join(SessionSlot slot, Tokens& budget);
   /// Memory for a request that is admitted, with so many tokens of KV. The match is what was found.
   [[nodiscard]] bool acquire(SessionSlot slot, const Room& room, Match& match);
@@ -230,6 +231,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] TransferId load(std::size_t from, Tokens tokens, std::span<const SessionSlot> slots,
                                 std::uint64_t cookie);
   void add_loads(std::size_t from, SessionSlot slot);
+  [[nodiscard]] std::vector<KvPiece> pieces_of(const std::vector<Stretch>& blocks,
+                                               Tokens size) const;
 
   // Calls of the store about a request, which a backend with bytes is told of.
 
@@ -304,6 +307,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   }
   /// How many iterations the free blocks last, of at most so many.
   [[nodiscard]] std::int64_t iterations_within_room(std::int64_t most) const;
+  /// How many iterations take no more than so many blocks.
+  [[nodiscard]] std::int64_t iterations_within(std::int64_t available, std::int64_t most) const;
   /// Accounts and transfers follow what the store has done.
   void settle();
   [[nodiscard]] Bytes bytes(std::size_t tier, std::int64_t blocks) const {
@@ -335,6 +340,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool merges_;
   /// What HBM evicts is written to the tier behind, which a batch waits for.
   bool writes_back_ = false;
+  /// EdgeRules::ahead, in blocks.
+  std::int64_t ahead_ = 0;
   /// An iteration's load need not wait for the writes of victims: the link has both directions.
   bool loads_beside_writes_ = false;
   /// KV of the first layers together, for a model whose layers differ in it.
@@ -342,6 +349,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool offers_responses_;
   bool whole_response_;
   bool delays_duplicates_;
+  bool whole_prompts_;
+  bool prompts_first_;
   LengthPredictor predictor_;
   /// Blocks of HBM.
   std::int64_t capacity_ = 0;

@@ -28,11 +28,16 @@ void BlockBytes::on_decision(DecisionKind kind, std::size_t pool, const Stretch&
     next_->on_decision(kind, pool, blocks);
   }
   switch (kind) {
+    case DecisionKind::move_up:
+      if (pool == 1 && has_victims_behind(rules_)) {
+        moving_up_.push_back(piece_of(streams_, blocks, rules_.pools[1].block));
+        break;
+      }
+      [[fallthrough]];
     case DecisionKind::evict:
     case DecisionKind::demote:
     case DecisionKind::expire:
-    case DecisionKind::invalidate:
-    case DecisionKind::move_up: {
+    case DecisionKind::invalidate: {
       const PoolRules& rules = rules_.pools[pool];
       backend_.remove_blocks(medium_of(rules.name), piece_of(streams_, blocks, rules.block));
       break;
@@ -46,6 +51,13 @@ void BlockBytes::on_decision(DecisionKind kind, std::size_t pool, const Stretch&
     case DecisionKind::skip:
       break;
   }
+}
+
+void BlockBytes::end_moves_up() {
+  for (const KvPiece& piece : moving_up_) {
+    backend_.remove_blocks(medium_of(rules_.pools[1].name), piece);
+  }
+  moving_up_.clear();
 }
 
 void BlockBytes::add(DecisionKind kind, std::size_t pool, const Stretch& blocks) {

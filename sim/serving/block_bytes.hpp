@@ -34,6 +34,8 @@ class BlockBytes final : public BlockLog {
   void set_request(EntryKey request) { request_ = request; }
 
   void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
+  /// The loads of what has moved up have begun.
+  void end_moves_up();
 
  private:
   void add(DecisionKind kind, std::size_t pool, const Stretch& blocks);
@@ -43,6 +45,8 @@ class BlockBytes final : public BlockLog {
   Backend& backend_;
   BlockLog* next_;
   std::optional<EntryKey> request_;
+  /// Blocks of the second pool that have moved up, and that loads read there.
+  std::vector<KvPiece> moving_up_;
 };
 
 }  // namespace kvtier

@@ -110,56 +110,17 @@ void check_compression(const SystemConfig& system, Problems& problems) {
   }
 }
 
-/// One context window of KV, in whole blocks where there are blocks.
-Bytes window_bytes(const RunConfig& config) {
-  std::int64_t tokens = config.model.context_window.value;
-  if (config.system.paging) {
-    const std::int64_t block = config.system.paging->block_size.value;
-    tokens = (tokens + block - 1) / block * block;
-    // A shared prefix has blocks of its own.
-    tokens += config.system.sharing == Sharing::prompts ? block : 0;
-  }
-  return kv_bytes_per_token(config.model) * tokens;
-}
-
-void check_paging(const RunConfig& config, Problems& problems) {
-  const SystemConfig& system = config.system;
-  const TiersConfig& tiers = system.tiers;
-  if (!system.paging) {
-    if (system.batching != Batching::prefill_first && !system.blocks) {
-      problems.add("/system/paging", fmt::format("batching {} needs KV in blocks, got \"none\"",
-                                                 write_value(system.batching).get<std::string>()));
-    }
-    if (tiers.hbm && !tiers.hbm->capacity && !system.blocks) {
-      problems.add("/system/tiers/hbm/capacity", "expected a size without /system/paging");
-    }
+/// Batching and HBM of a system of sessions.
+void check_batching(const SystemConfig& system, Problems& problems) {
+  if (system.blocks) {
     return;
   }
-  if (system.batching == Batching::prefill_first) {
-    problems.add("/system/paging",
-                 "batching prefill_first reserves KV, expected \"none\" or another batching");
+  if (system.batching != Batching::prefill_first) {
+    problems.add("/system/blocks", fmt::format("batching {} needs KV in blocks, got \"none\"",
+                                               write_value(system.batching).get<std::string>()));
   }
-  const bool is_shared = tiers.hbm && !tiers.hbm->capacity;
-  if (is_shared && tiers.hbm->block_size != system.paging->block_size) {
-    problems.add("/system/tiers/hbm/block_size",
-                 fmt::format("expected {}, the size of the blocks of running requests, which the "
-                             "tier shares",
-                             format_quantity(system.paging->block_size)));
-  }
-  if (system.paging->swap_out_below > 0 && (!is_shared || tiers.count() < 2)) {
-    problems.add("/system/paging/swap_out_below",
-                 "expected 0: the system has no tier behind HBM to copy to, or does not share HBM");
-  }
-  if (system.load.buffers != 0) {
-    problems.add("/system/load/buffers",
-                 "with /system/paging expected 0: several prompts may run in one iteration");
-  }
-  if (token_budget(config) < config.model.context_window) {
-    problems.add("/serving/token_budget",
-                 fmt::format("expected at least the context window, {}, got {}: prompts are not "
-                             "split",
-                             format_quantity(config.model.context_window),
-                             format_quantity(token_budget(config))));
+  if (system.tiers.hbm && !system.tiers.hbm->capacity) {
+    problems.add("/system/tiers/hbm/capacity", "expected a size without /system/blocks");
   }
 }
 
@@ -168,9 +129,16 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   const SystemConfig& system = config.system;
   if (!system.blocks) {
     for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
+      const std::string pointer = std::string("/system/tiers/") + name;
       if (tier.blocks) {
-        problems.add(std::string("/system/tiers/") + name + "/blocks",
-                     "expected \"none\" without /system/blocks");
+        problems.add(pointer + "/blocks", "expected \"none\" without /system/blocks");
+      }
+      const auto* kind = find_policy(registry.eviction, tier.eviction.name);
+      if (kind != nullptr && kind->parts_of_entries) {
+        problems.add(pointer + "/eviction",
+                     fmt::format("expected a policy of whole entries: {} evicts parts of entries, "
+                                 "which needs /system/blocks with unit tail",
+                                 kind->name));
       }
     });
     if (stores_sessions(system) && generates_names(config.workload)) {
@@ -186,7 +154,6 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     }
   };
   refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier with /system/blocks");
-  refuse(system.paging.has_value(), "/system/paging", "\"none\" with /system/blocks");
   refuse(system.sharing != Sharing::none, "/system/sharing",
          "\"none\" with /system/blocks, which are shared anyway");
   refuse(system.compression.has_value(), "/system/compression", "\"none\" with /system/blocks");
@@ -207,6 +174,18 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
              (!is_unified || system.blocks->publication != Publication::computed),
          "/system/blocks/delays_duplicates",
          "false, but with batching unified, a tier in hbm and found_from computed");
+  const bool is_tree = system.blocks->unit == EvictionUnit::node;
+  refuse(system.blocks->whole_prompts && is_tree && system.batching == Batching::separate,
+         "/system/blocks/whole_prompts", "false for nodes with batching separate");
+  refuse(system.blocks->whole_prompts && system.blocks->chunk.has_value(), "/system/blocks/chunk",
+         "\"none\" with whole_prompts");
+  if (system.blocks->whole_prompts && token_budget(config) < config.model.context_window) {
+    problems.add("/serving/token_budget",
+                 fmt::format("expected at least the context window, {}, got {}: prompts are not "
+                             "split (/system/blocks/whole_prompts)",
+                             format_quantity(config.model.context_window),
+                             format_quantity(token_budget(config))));
+  }
   bool first = true;
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     const std::string pointer = std::string("/system/tiers/") + name;
@@ -438,7 +417,7 @@ void check_cluster(const RunConfig& config, const PolicyRegistry& registry, Prob
 }
 
 void check_load(const SystemConfig& system, Problems& problems) {
-  if (load_wait(system) == LoadWait::request && system.load.buffers != 0 && !system.paging) {
+  if (load_wait(system) == LoadWait::request && system.load.buffers != 0) {
     problems.add("/system/load/buffers",
                  "where requests wait for their own loads (/system/load/wait) expected 0: the read "
                  "buffer is for loads that a prefill waits for");
@@ -571,9 +550,6 @@ KvShares hbm_shares(const RunConfig& config) {
                              tiers.count() > 1 && config.system.save.mode == SaveMode::async;
     return {.capacity = free,
             .write_buffer = is_buffered ? config.system.save.write_buffer : Bytes(0)};
-  }
-  if (tiers.hbm && !tiers.hbm->capacity) {
-    return {.capacity = free, .is_shared = true};
   }
   return {.capacity = free,
           .stored = tiers.hbm ? std::min(tiers.hbm->capacity.value_or(free), free) : Bytes(0),
@@ -744,12 +720,12 @@ void check_with_model(const RunConfig& config, const PolicyRegistry& registry, b
                              format_quantity(kLeastRoom), format_quantity(longest_prompt)));
   }
   check_blocks(config, registry, problems);
-  check_paging(config, problems);
+  check_batching(config.system, problems);
   check_cluster(config, registry, problems);
   check_load(config.system, problems);
   check_sharing(config, problems);
   check_compression(config.system, problems);
-  const Bytes window = window_bytes(config);
+  const Bytes window = kv_bytes_per_token(config.model) * config.model.context_window.value;
   const auto fits = [&](const RunConfig& any) { return running_kv_capacity(any) >= window; };
   if (can_be_timed && problems.lines().size() == before && !fits(config)) {
     RunConfig with_all = config;

@@ -195,6 +195,8 @@ struct BlocksConfig : SharingRules {
   std::optional<Tokens> chunk;
   bool whole_response = false;
   bool delays_duplicates = false;
+  bool whole_prompts = false;
+  double watermark = 0;
   ResponseRoomConfig response_room;
   StorageFetchConfig storage_fetch;
 };
@@ -224,8 +226,15 @@ void describe(V& v, BlocksConfig& c) {
   v.field("delays_duplicates", c.delays_duplicates,
           "With batching unified: a request waits while another one computes the next block that "
           "it would compute.");
+  v.field("whole_prompts", c.whole_prompts,
+          "One iteration computes what is not found of a prompt, as before chunked prefill.");
+  v.field("watermark", c.watermark,
+          "While others run, a request is admitted only if this share of the blocks of HBM stays "
+          "available beside it (vLLM's watermark).",
+          between(0, 0.9));
   v.field("response_room", c.response_room,
-          "With batching separate: the room for responses beside which requests are admitted.");
+          "Of nodes, with batching separate: the room for responses beside which requests are "
+          "admitted.");
   v.field("storage_fetch", c.storage_fetch,
           "How waiting requests fetch from the storage behind nodes in two tiers.");
 }
@@ -251,7 +260,7 @@ void describe(V& v, LoadConfig& c) {
       "the fastest tier outside of HBM. \"auto\": as many as the turn at hand needs for the others "
       "to arrive while it computes, AttentionStore's S_buf = B (T_load L_hist - T_pref L_new) in "
       "whole layers. HBM is set aside for so many layers of a whole context window; with \"auto\", "
-      "for the most that any turn needs. 0 with paging, with sharing, and where requests wait for "
+      "for the most that any turn needs. 0 with sharing, and where requests wait for "
       "their own loads.",
       or_word("auto", between(0, 1000)));
 }
@@ -312,7 +321,6 @@ struct SystemConfig {
   std::string source;
   PolicyChoice order{.name = "fcfs", .parameters = {}};
   Batching batching = Batching::prefill_first;
-  std::optional<PagingConfig> paging;
   std::optional<BlocksConfig> blocks;
   KeyPositions positions = KeyPositions::decoupled;
   TiersConfig tiers;
@@ -331,10 +339,9 @@ void describe(V& v, SystemConfig& c) {
   v.field("source", c.source, "Paper or project the parts come from.");
   v.field("order", c.order, "Order policy: which waiting request is admitted next.");
   v.field("batching", c.batching, "How prefill and decode share the GPUs.");
-  v.field("paging", c.paging,
-          "Running requests take KV in blocks when they need them, for the batching modes unified "
-          "and separate, and what is stored leaves every tier in parts of a session; \"none\": a "
-          "turn's KV is reserved whole when it is admitted.");
+  v.gone("paging",
+         "use /system/blocks, with unit tail for parts of sessions and found_from never "
+         "for KV that is not kept");
   v.field("blocks", c.blocks,
           "KV in blocks that any request may share, as engines cache them; \"none\": the KV of "
           "sessions.");
@@ -377,13 +384,12 @@ struct ServingConfig {
   OfferedKnowledge knowledge = OfferedKnowledge::look_ahead;
   bool one_at_a_time = false;
   std::int64_t hold_requests = 0;
-  double watermark = 0;
 };
 template <class V>
 void describe(V& v, ServingConfig& c) {
   v.field("slots", c.slots, "Requests that run at the same time.", between(1, 4096));
   v.field("token_budget", c.token_budget,
-          "Tokens that one iteration computes, with paging or blocks; \"auto\": a context window, "
+          "Of blocks: tokens that one iteration computes; \"auto\": a context window, "
           "2,560 tokens at least (vLLM 0.2).",
           or_word("auto", at_least(1)));
   v.field("kv_memory", c.kv_memory,
@@ -417,10 +423,7 @@ void describe(V& v, ServingConfig& c) {
           "computed. The oldest gives way when one more comes, then as many as that one needs. 0: "
           "each gives it back at its end.",
           between(0, 4096));
-  v.field("watermark", c.watermark,
-          "Of blocks: while others run, a request is admitted only if this share of the blocks of "
-          "HBM stays available beside it (vLLM's watermark).",
-          between(0, 0.9));
+  v.gone("watermark", "use /system/blocks/watermark");
 }
 
 /// Replications take the seeds behind the first, which have to exist, too.

@@ -2,21 +2,11 @@
 
 #include "sim/core/assert.hpp"
 #include "sim/serving/block_batcher.hpp"
-#include "sim/serving/paged_batcher.hpp"
 #include "sim/serving/prefill_batches.hpp"
 #include "sim/serving/prefill_first.hpp"
 
 namespace kvtier {
 namespace {
-
-template <class Part>
-std::unique_ptr<Batcher> make_part(const Instance::Setup& setup, Requests& requests) {
-  return std::make_unique<Part>(typename Part::Setup{.config = setup.config,
-                                                     .registry = setup.registry,
-                                                     .backend = setup.backend,
-                                                     .requests = &requests,
-                                                     .decisions = setup.decisions});
-}
 
 std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& requests) {
   if (setup.config->system.blocks) {
@@ -27,13 +17,17 @@ std::unique_ptr<Batcher> make_batcher(const Instance::Setup& setup, Requests& re
                                         .decisions = setup.decisions,
                                         .plain_store = setup.plain_store,
                                         .store = setup.store};
-    if (setup.config->system.batching == Batching::separate) {
+    if (setup.config->system.batching == Batching::separate &&
+        setup.config->system.blocks->unit == EvictionUnit::node) {
       return std::make_unique<PrefillBatches>(of_blocks);
     }
     return std::make_unique<BlockBatcher>(of_blocks);
   }
-  return setup.config->system.paging ? make_part<PagedBatcher>(setup, requests)
-                                     : make_part<PrefillFirst>(setup, requests);
+  return std::make_unique<PrefillFirst>(PrefillFirst::Setup{.config = setup.config,
+                                                            .registry = setup.registry,
+                                                            .backend = setup.backend,
+                                                            .requests = &requests,
+                                                            .decisions = setup.decisions});
 }
 
 bool is_users(Completion completion) {

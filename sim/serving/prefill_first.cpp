@@ -32,7 +32,6 @@ PrefillFirst::PrefillFirst(const Setup& setup)
                 setup.config->system.load.discipline != LoadDiscipline::blocking),
       shares_(setup.config->system.sharing == Sharing::prompts),
       loads_alone_(load_wait(setup.config->system) == LoadWait::request),
-      has_pieces_(shares_ || tiers_.splits()),
       waits_for_whole_load_{waits_for_whole_load(*setup.config, Medium::hbm),
                             waits_for_whole_load(*setup.config, Medium::dram),
                             waits_for_whole_load(*setup.config, Medium::cxl),
@@ -219,7 +218,7 @@ void PrefillFirst::admit(QueuePosition position) {
   loads_[slot].running = running_tokens(slot);
   occupy(1, loads_[slot].running);
   r.found = tiers_.admit(slot, requests_.key(slot), own_history(r, config_.system));
-  if (has_pieces_) {
+  if (shares_) {
     note_pieces(requests_.key(slot), prompt, r.found);
   }
   if (shares_ && r.shared.value > 0) {
@@ -260,11 +259,7 @@ void PrefillFirst::note_pieces(EntryKey key, const Lookup& prompt, const Lookup&
          .count = prompt.reused,
          .turn = prompt_.shared ? std::nullopt : std::optional(key)});
   }
-  for (const SessionStore::LoadPart& part : tiers_.parts_to_load()) {
-    load_pieces_[static_cast<std::size_t>(part.from)].push_back(
-        {.key = key, .first = part.first, .count = part.count});
-  }
-  if (comes(own) && tiers_.parts_to_load().empty()) {
+  if (comes(own)) {
     load_pieces_[static_cast<std::size_t>(own.medium)].push_back(
         {.key = key, .first = Tokens(0), .count = own.reused});
   }
@@ -303,7 +298,7 @@ void PrefillFirst::start_loads(SessionSlot slot) {
 
 void PrefillFirst::start_load(SessionSlot slot, Medium medium) {
   const auto in_use = [](const std::vector<KvPiece>& pieces) { return !pieces.empty(); };
-  if (has_pieces_ && std::ranges::count_if(load_pieces_, in_use) > 1) {
+  if (shares_ && std::ranges::count_if(load_pieces_, in_use) > 1) {
     start_loads(slot);
     return;
   }
@@ -402,7 +397,7 @@ bool PrefillFirst::prompt_comes(std::int64_t prompt) const {
 
 void PrefillFirst::wait_for_kv(SessionSlot slot, bool brings_prompt) {
   waiting_.push_back({.slot = slot, .since = backend_.now(), .brings_prompt = brings_prompt});
-  if (has_pieces_) {
+  if (shares_) {
     load_pieces_.swap(waiting_.back().pieces);
   }
   const RequestRecord& r = requests_.request(slot);
@@ -429,7 +424,7 @@ void PrefillFirst::start_own_loads(SessionSlot slot, Medium medium) {
                                                .cookie = kOwnTransfer | slot,
                                                .pieces = pieces}));
   };
-  if (!has_pieces_) {
+  if (!shares_) {
     start(medium, requests_.request(slot).outside_hbm(), {});
     return;
   }

@@ -169,8 +169,6 @@ class PrefillFirst final : public Batcher, private RunningView {
   bool shares_;
   /// A request waits for its loads alone.
   bool loads_alone_;
-  /// Loads are of parts of entries, or of several.
-  bool has_pieces_;
   /// From each medium.
   std::array<bool, kMedia> waits_for_whole_load_;
   /// By session.

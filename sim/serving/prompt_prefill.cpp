@@ -15,7 +15,7 @@ struct PromptSteps {
 
 PromptSteps steps_of(const RunConfig& config, Tokens prompt) {
   const SystemConfig& system = config.system;
-  if (!system.blocks) {
+  if (!system.blocks || system.blocks->whole_prompts) {
     return {.first = prompt, .later = prompt};
   }
   const Tokens budget = token_budget(config);

@@ -107,17 +107,16 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
   const bool nodes = system.blocks->unit == EvictionUnit::node;
   const bool several = nodes && system.tiers.count() > 1;
   refuse(system.batching == Batching::prefill_first ||
-             (system.batching == Batching::separate && !nodes) ||
              (several && system.batching != Batching::separate),
          "/system/batching",
-         several ? "separate for nodes in several tiers"
-         : nodes ? "unified or separate"
-                 : "unified");
+         several ? "separate for nodes in several tiers" : "unified or separate");
+  refuse(system.batching == Batching::separate && !nodes && !system.blocks->whole_prompts,
+         "/system/blocks/whole_prompts", "true with batching separate, but for nodes");
   refuse(several && system.save.mode == SaveMode::blocking, "/system/save/mode", "async for nodes");
   refuse(several && system.load.buffers != 0, "/system/load/buffers", "0 for nodes");
   refuse(several && load_wait(system) == LoadWait::request, "/system/load/wait",
          "batch for nodes in several tiers");
-  if (system.batching == Batching::separate && system.tiers.hbm) {
+  if (system.batching == Batching::separate && nodes && system.tiers.hbm) {
     // Prompts are cut into whole blocks.
     const Tokens block = system.tiers.hbm->block_size;
     refuse(system.blocks->chunk.value_or(block) < block, "/system/blocks/chunk",

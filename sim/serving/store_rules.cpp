@@ -57,17 +57,6 @@ StoreFacts store_facts(const RunConfig& config) {
   install(Medium::dram, hardware.dram);
   install(Medium::cxl, hardware.cxl);
   install(Medium::ssd, hardware.ssd);
-  if (const auto& paging = config.system.paging) {
-    facts.splits = true;
-    facts.loads_first = paging->swap_in_first;
-    if (facts.hbm.is_shared) {
-      const Bytes block = kv_bytes_per_token(config.model) * paging->block_size.value;
-      const std::int64_t blocks = facts.hbm.capacity / block;
-      facts.hbm.capacity = block * blocks;
-      facts.saved_ahead =
-          block * static_cast<std::int64_t>(static_cast<double>(blocks) * paging->swap_out_below);
-    }
-  }
   if (config.serving.kv_reservation == Reservation::context_window) {
     facts.window_account = facts.bytes_per_token * config.model.context_window.value;
   }

@@ -155,6 +155,11 @@ class Checks {
            i, "blocks/frequency",
            "\"none\", but for an inclusive tier behind two others from hbm on, written on_create");
     refuse(edge.least_load.value > 0 && !nodes_, i, "blocks/least_load", "0, but behind nodes");
+    refuse(edge.ahead > 0 && (!is_second(i) || !victims_ || rules_.partial_reuse ||
+                              rules_.pools[0].ttl || rules_.keyless != Keyless::first),
+           i, "blocks/ahead",
+           "0, but for a tier that has what leaves hbm, without ttl in hbm and partial_reuse, and "
+           "with keyless first");
     refuse(edge.most_in_flight < 1 && (!nodes_ || i < 2), i, "blocks/most_in_flight",
            "1, but for the storage behind nodes");
   }

@@ -283,6 +283,11 @@ struct EdgeRules {
   /// The next iteration waits for the writes, which the store takes for complete. So it does for
   /// victims of the first pool.
   bool stalls = false;
+  /// Only of has_victims_behind, and not with nodes, parts or duplicates. While less than this
+  /// share of the faster pool is free, blocks leave it ahead of need, and their writes do not
+  /// stall. They are found in the faster pool until their memory is taken (Pensieve, arXiv
+  /// 2312.05516, 4.3).
+  double ahead = 0;
   /// Only behind requests_in_first, and not for nodes: blocks of responses are not written.
   bool prompts_only = true;
   /// Only for nodes: what is found in the slower pool is loaded if it is so much, and else
@@ -314,6 +319,12 @@ void describe(V& v, EdgeRules& c) {
   v.field("least_priority", c.least_priority,
           "With write on_evict: blocks of a lower priority in the tier above are dropped.",
           between(0, 100));
+  v.field("ahead", c.ahead,
+          "With write on_evict behind HBM, of which the tier keeps no copies (inclusive false): "
+          "while less than this share of the tier above is free, blocks are written here ahead of "
+          "need. They are found above, too, until their memory is taken. 0: when it is taken, and "
+          "the next iteration waits.",
+          between(0, 1));
   v.field("frequency", c.frequency,
           "Behind two tiers: which blocks that come into the tier above are written here; "
           "\"none\": all.",
@@ -460,6 +471,14 @@ struct StoreRules : SharingRules {
   return static_cast<std::int64_t>(std::ceil(wanted * static_cast<double>(used)));
 }
 
+/// Free blocks of the first pool below which blocks leave it ahead of need.
+[[nodiscard]] inline std::int64_t blocks_ahead(const StoreRules& rules) {
+  return rules.edges.empty()
+             ? 0
+             : static_cast<std::int64_t>(rules.edges[0].ahead *
+                                         static_cast<double>(rules.pools[0].capacity));
+}
+
 /// Whether blocks that are written to a pool are found there when their copy has arrived.
 [[nodiscard]] inline bool takes_time(const StoreRules& rules, std::size_t pool) {
   if (pool == 0 || !rules.edges[pool - 1].timed) {
@@ -467,7 +486,7 @@ struct StoreRules : SharingRules {
   }
   // Victims leave the memory of the first pool when they are written.
   const EdgeRules& edge = rules.edges[pool - 1];
-  return !edge.stalls && (pool > 1 || edge.write != Write::on_evict);
+  return !edge.stalls && (pool > 1 || edge.write != Write::on_evict || edge.ahead > 0);
 }
 
 /// Whether blocks that are written to a pool leave the one before it at once, and stand in a write

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -22,6 +23,9 @@ struct Match {
   bool waits = false;
   /// The blocks that were found behind the second pool; empty if the store has no log.
   std::vector<Stretch> far{};
+  /// If the second pool has what the first one evicts (has_victims_behind): the blocks that were
+  /// found in each of the two; empty if the store has no log.
+  std::array<std::vector<Stretch>, 2> by_place{};
 
   /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.
   void count_fetched(Tokens fetched) {

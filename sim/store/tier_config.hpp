@@ -14,8 +14,8 @@
 #include "sim/policy/policy.hpp"
 #include "sim/store/rules.hpp"
 
-/// How the tiers of a system are used: the keys of /system/tiers, /system/paging and the policies
-/// that they name.
+/// How the tiers of a system are used: the keys of /system/tiers and the policies that they
+/// name.
 namespace kvtier {
 
 /// A policy and its parameters: `"lru"` or `{"policy": "look_ahead", "window": 64}`.
@@ -136,7 +136,7 @@ template <class V>
 void describe(V& v, HbmTierConfig& c) {
   v.field("capacity", c.capacity,
           "HBM set aside for the KV of sessions that wait for their next turn, all GPUs together. "
-          "KV that does not fit in it goes to the next tier. \"shared\" (with paging): the blocks "
+          "KV that does not fit in it goes to the next tier. \"shared\" (with blocks): the memory "
           "of running requests, of which they take what they need.",
           required(or_word("shared", positive())));
   v.field("eviction", c.eviction, "Eviction policy of this tier.");
@@ -181,29 +181,6 @@ void describe(V& v, TiersConfig& c) {
   v.field("ssd", c.ssd, "Flash drives; \"none\": not used.");
 }
 
-/// KV of running requests in blocks that are taken as they are needed, not reserved; what is stored
-/// between turns is in blocks too, and leaves a tier in parts of a session.
-struct PagingConfig {
-  Tokens block_size{16};
-  double decode_reserve = 0;
-  double swap_out_below = 0;
-  bool swap_in_first = true;
-};
-template <class V>
-void describe(V& v, PagingConfig& c) {
-  v.field("block_size", c.block_size, "Tokens of a block, in HBM and in host memory.", at_least(1));
-  v.field("decode_reserve", c.decode_reserve,
-          "Share of the blocks of HBM that no request is admitted into while others run.",
-          between(0, 0.9));
-  v.field("swap_out_below", c.swap_out_below,
-          "Stored KV is copied to host memory ahead of time while less than this share of the "
-          "blocks of HBM is available; what is copied stays usable until its blocks are taken. 0: "
-          "only when a request needs room.",
-          between(0, 1));
-  v.field("swap_in_first", c.swap_in_first,
-          "Copies to host memory wait while KV is loaded from there.");
-}
-
 /// HBM for KV and what is set aside in it.
 struct KvShares {
   Bytes capacity;
@@ -211,8 +188,6 @@ struct KvShares {
   Bytes stored;
   Bytes read_buffer;
   Bytes write_buffer;
-  /// Stored KV has no size of its own: it takes what running requests leave.
-  bool is_shared = false;
 };
 
 /// Bytes left for the KV of running requests; at least zero.

@@ -442,12 +442,13 @@ void ExtentPool::join_ahead(std::uint32_t at) {
   }
 }
 
-bool ExtentPool::choose(std::int64_t blocks, const BlockRun* newcomer) {
+bool ExtentPool::choose(std::int64_t blocks, const BlockRun* newcomer, Demand demand,
+                        const BlockEntries::Stays* stays) {
   if (!is_ranked() || blocks <= 0) {
     return true;
   }
   const std::int64_t wanted = std::max(blocks, std::min(rules_.round, evictable()));
-  return policies_->choose(rules_.leaves_only ? 1 : wanted, Demand::save, newcomer);
+  return policies_->choose(rules_.leaves_only ? 1 : wanted, demand, newcomer, stays);
 }
 
 void ExtentPool::evict_ranked(std::int64_t blocks, std::vector<BlockRun>& victims) {
@@ -965,7 +966,7 @@ void ExtentPool::uncover(StreamId stream, std::int64_t begin, std::int64_t end) 
   }
 }
 
-void ExtentPool::remove(const BlockRun& run) {
+void ExtentPool::remove(const BlockRun& run, std::optional<DecisionKind> why) {
   for (std::int64_t at = run.begin; at < run.end;) {
     const Piece piece = first_piece(run.stream, at, run.end);
     if (piece.present && extents_[piece.segment].pins == 0) {
@@ -975,7 +976,9 @@ void ExtentPool::remove(const BlockRun& run) {
       unorder(part);
       free_extent(part);
       tell_removed(run.stream, piece.begin, piece.end);
-      log_left(DecisionKind::move_up, run.stream, piece.begin, piece.end);
+      if (why) {
+        log_left(*why, run.stream, piece.begin, piece.end);
+      }
       used_ -= size;
       resident_ -= size;
       evictable_ -= size;

@@ -94,7 +94,9 @@ class ExtentPool {
   void evict(std::int64_t blocks, std::vector<BlockRun>& victims);
   /// Asks the policy for so many blocks, or those of a round, before `evict` with as many. With a
   /// newcomer, the admission policy may refuse. False: none leave. True for an order of its own.
-  [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer);
+  [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer,
+                            Demand demand = Demand::save,
+                            const BlockEntries::Stays* stays = nullptr);
   /// Whether policies of the registry choose.
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
   /// Whether they are, and each block is an entry of theirs, and so an extent.
@@ -113,8 +115,9 @@ class ExtentPool {
   /// One (and as many as its round frees) where a newcomer may leave before what is here, or
   /// changes the next victim. 0: none may.
   [[nodiscard]] std::int64_t victims_before_newcomers(std::int64_t wanted) const;
-  /// Those of the run that are present, and that no copy reads or writes, leave for good.
-  void remove(const BlockRun& run);
+  /// Those of the run that are present, and that no copy reads or writes, leave for good: the log
+  /// is told why, if there is a reason.
+  void remove(const BlockRun& run, std::optional<DecisionKind> why = DecisionKind::move_up);
   /// The stream's blocks from this one on leave with their duplicates, unless held or pinned.
   void truncate(StreamId stream, std::int64_t blocks);
   /// Whether it has blocks of the stream, or remembers them.

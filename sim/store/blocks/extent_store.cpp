@@ -46,6 +46,12 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
+    if (blocks_ahead(rules_) > 0) {
+      retained_.emplace(PoolRules{.capacity = rules_.pools[0].capacity,
+                                  .block = rules_.pools[0].block,
+                                  .eviction = "fifo"},
+                        0);
+    }
   }
 
   void advance(SimTime now) override {
@@ -57,6 +63,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     // Victims may go to the next pool, which has to know the time.
     const Use use(pools_, {});
+    if (retained_) {
+      leave_ahead();
+    }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
         const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
@@ -119,32 +128,41 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   bool grow(RequestId id, const Context& context) override {
     Request& request = requests_[id.value];
-    Use use(pools_, {});
     if (rules_.requests_in_first) {
       ExtentPool& pool = *pools_.front();
       const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
-      if (wanted > pool.free() + pool.evictable()) {
-        return false;
+      if (wanted > pool.free()) {
+        if (wanted > pool.free() + pool.evictable()) {
+          return false;
+        }
+        const Use use(pools_, {});
+        make_room(pool, wanted);
+      } else {
+        make_room(pool, wanted);
       }
-      make_room(pool, wanted);
       request.unpublished += wanted;
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
-      use.extend(context);
+      const Use use(pools_, context);
       publish(request, context.tokens);
     }
     return true;
   }
 
   void computed(RequestId id, Tokens tokens) override {
+    const bool has_cache_behind =
+        rules_.requests_in_first && pools_.size() > 1 && !offloads_ && !has_victims_behind_;
+    if (rules_.publication != Publication::computed && !filters_ && !has_cache_behind) {
+      return;
+    }
     Request& request = requests_[id.value];
     const Use use(pools_, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1 && !offloads_ && !has_victims_behind_) {
+    if (has_cache_behind) {
       put_behind(request, tokens);
     }
   }
@@ -238,6 +256,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
+    if (retained_) {
+      retained_->truncate(stream, tokens.value / block());
+    }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
@@ -247,22 +268,30 @@ class ExtentStore final : public Store, private OffloadCalls {
     return std::any_of(
                pools_.begin(), pools_.end(),
                [&](const auto& pool) { return pool->is_ranked() || pool->remembers(stream); }) ||
+           (retained_ && retained_->remembers(stream)) ||
            std::any_of(frequencies_.begin(), frequencies_.end(),
                        [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
   [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
-    return pools_[pool]->resident();
+    return pools_[pool]->resident() + (pool == 0 && retained_ ? retained_->resident() : 0);
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
-    return pools_[pool]->contents();
+    std::vector<Stretch> contents =
+        pool == 0 && retained_ ? retained_->contents() : std::vector<Stretch>();
+    const std::vector<Stretch> others = pools_[pool]->contents();
+    contents.insert(contents.end(), others.begin(), others.end());
+    return contents;
   }
   bool set_listener(BlockListener* listener) override {
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (!rules_.pools[i].shared) {
         pools_[i]->set_listener(listener, i);
       }
+    }
+    if (retained_) {
+      retained_->set_listener(listener, 0);
     }
     return true;
   }
@@ -271,11 +300,18 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       pools_[i]->set_log(log, i);
     }
+    if (retained_) {
+      retained_->set_log(log, 0);
+    }
     return true;
   }
   void check_invariants() const override {
     for (const auto& pool : pools_) {
       pool->check_invariants();
+    }
+    if (retained_) {
+      retained_->check_invariants();
+      KVTIER_ASSERT(retained_->used() <= pools_[0]->free(), "blocks are found in free memory");
     }
   }
 
@@ -466,6 +502,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     match.by_pool.assign(pools_.size(), Tokens(0));
     match.waits = false;
     match.far.clear();
+    match.by_place = {};
     const bool in_first = rules_.requests_in_first && !has_victims_behind_;
     const std::size_t last = in_first ? 1 : pools_.size();
     streams_.path(prompt.stream, usable, block(), path_);
@@ -481,6 +518,9 @@ class ExtentStore final : public Store, private OffloadCalls {
           return;
         }
         match.by_pool[found.pool] += Tokens((found.end - at) * block());
+        if (has_victims_behind_ && log_.is_set()) [[unlikely]] {
+          match.by_place[found.pool].push_back({stretch.stream, at, found.end});
+        }
         at = found.end;
         if (request != nullptr && needs_places_) {
           request->places.push_back(found);
@@ -575,6 +615,13 @@ class ExtentStore final : public Store, private OffloadCalls {
         return {piece.end, i};
       }
       end = piece.end;
+      if (i == 0 && retained_ && at < end) [[unlikely]] {
+        const Piece retained = retained_->first_piece(stream, at, end);
+        if (retained.present) {
+          return {retained.end, 0};
+        }
+        end = retained.end;
+      }
     }
     return {at, 0};
   }
@@ -731,7 +778,10 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
       const std::int64_t free = pool.free();
-      const std::int64_t most = one_by_one_ || pool.is_ranked() ? 1 : run.size();
+      // What is written below may change what the next block finds here.
+      const bool by_runs = free > 0 && pool.groups() != nullptr && index + 1 == pools_.size();
+      const bool asks = pool.is_ranked() && !by_runs;
+      const std::int64_t most = one_by_one_ || asks ? 1 : run.size();
       const std::int64_t room = free > 0 ? free : evicts ? pool.victims_before_newcomers(most) : 0;
       const std::int64_t part = std::min(room, most);
       if (part == 0) {
@@ -768,7 +818,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       if (keeps_sources(index)) {
         pools_[index - 1]->pin(run);
       } else if (index == 1) {
-        note_write(*writer_, *filling_[index], run.size());
+        note_write(writer_, *filling_[index], run.size());
       }
       return;
     }
@@ -816,9 +866,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     begun_.push_back(std::move(copy));
   }
   /// Blocks of a request's memory are being copied.
-  void note_write(OffloadRecord& record, std::uint32_t copy, std::int64_t blocks) const {
+  void note_write(OffloadRecord* record, std::uint32_t copy, std::int64_t blocks) const {
     if (rules_.publication == Publication::never) [[unlikely]] {
-      record.writes.emplace_back(copy, blocks);
+      record->writes.emplace_back(copy, blocks);
     }
   }
   /// A request's memory is free when what it wrote has been copied.
@@ -917,12 +967,18 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool demotes =
         index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
+      const bool is_demoted = demotes && priority_of(rules_.pools[index], victim.begin) >=
+                                             rules_.edges[index].least_priority;
+      if (is_demoted && index == 0 && retained_) {
+        put(1, victim);
+        retain(victim);
+        continue;
+      }
       counters_[index].evicted += victim.size();
       if (any_copies) {
         await_copies_of(victim);
       }
-      if (demotes &&
-          priority_of(rules_.pools[index], victim.begin) >= rules_.edges[index].least_priority) {
+      if (is_demoted) {
         const std::int64_t skipped = counters_[index + 1].skipped;
         log_.begin_demotion(index);
         put(index + 1, victim);
@@ -930,6 +986,83 @@ class ExtentStore final : public Store, private OffloadCalls {
         log_.end_demotion(index, victim);
       } else {
         log_.tell(DecisionKind::evict, index, victim);
+      }
+    }
+  }
+
+  // ---- Blocks that leave the first pool ahead of need (EdgeRules::ahead) ----
+
+  void leave_ahead() {
+    std::int64_t blocks =
+        std::min(blocks_ahead(rules_) - pools_[0]->free(), pools_[0]->evictable());
+    // Nothing that a policy ranks below what is retained makes room for their copies.
+    const std::int64_t lacking = std::min(blocks - pools_[1]->free(), pools_[1]->evictable());
+    if (blocks > 0 && lacking > 0) {
+      const BlockEntries::Stays stays = [&](const BlockRun& run) {
+        const Piece piece = retained_->first_piece(run.stream, run.begin, run.end);
+        return piece.present || piece.end < run.end;
+      };
+      if (pools_[1]->choose(lacking, nullptr, Demand::background, &stays)) {
+        evict(1, lacking);
+      }
+    }
+    blocks = std::min(blocks, pools_[1]->free());
+    if (blocks > 0 && pools_[0]->choose(blocks, nullptr, Demand::background)) {
+      evict(0, blocks);
+    }
+  }
+  /// They stay in its free memory.
+  void retain(BlockRun victim) {
+    victim.first = pools_[0]->groups() != nullptr ? End::tail : victim.first;
+    retained_->insert(victim);
+  }
+  /// The memory of some of them is taken.
+  void take_retained() {
+    const std::int64_t taken = retained_->used() - pools_[0]->free();
+    if (taken > 0) {
+      std::vector<BlockRun>& victims = victims_[0];
+      victims.clear();
+      retained_->evict(taken, victims);
+      for (const BlockRun& victim : victims) {
+        leave_retained(victim);
+      }
+    }
+  }
+  void leave_retained(const BlockRun& run) {
+    await_copies_of(run);
+    for_each_piece(*pools_[1], run, [&](const Piece& piece) {
+      const BlockRun part{run.stream, piece.begin, piece.end, run.first};
+      counters_[0].evicted += part.size();
+      counters_[0].demoted += piece.present ? part.size() : 0;
+      log_.tell(piece.present ? DecisionKind::demote : DecisionKind::evict, 0, part);
+    });
+  }
+  /// A request has computed them anew.
+  void drop_retained(const BlockRun& run) {
+    for_each_piece(*retained_, run, [&](const Piece& piece) {
+      if (piece.present) {
+        const BlockRun part{run.stream, piece.begin, piece.end, run.first};
+        retained_->remove(part, std::nullopt);
+        leave_retained(part);
+      }
+    });
+  }
+  /// Blocks that a request finds outside of the first pool: in the second one, or retained.
+  struct FoundOutside {
+    BlockRun run;
+    bool retained = false;
+  };
+  /// Those that are retained come back into the first pool.
+  void take_back(std::vector<FoundOutside>& outside) {
+    for (const FoundOutside& found : std::exchange(outside, {})) {
+      for_each_piece(*retained_, found.run, [&](const Piece& piece) {
+        outside.push_back(
+            {{found.run.stream, piece.begin, piece.end, found.run.first}, piece.present});
+      });
+    }
+    for (const auto& [run, retained] : outside) {
+      if (retained) {
+        retained_->remove(run, std::nullopt);
       }
     }
   }
@@ -986,6 +1119,9 @@ class ExtentStore final : public Store, private OffloadCalls {
       evict(0, blocks - pool.free());
     }
     pool.take(blocks);
+    if (retained_) {
+      take_retained();
+    }
   }
 
   /// Holds what was found (path_), and takes memory for the rest.
@@ -993,14 +1129,14 @@ class ExtentStore final : public Store, private OffloadCalls {
     ExtentPool& pool = *pools_.front();
     std::int64_t here = 0;
     std::int64_t evictable = pool.evictable();
-    std::vector<BlockRun>& behind = found_among_victims_;
-    behind.clear();
+    std::vector<FoundOutside>& outside = found_outside_;
+    outside.clear();
     for_each_found(request.found, [&](const BlockRun& run, const Piece& piece) {
       if (piece.present) {
         here += run.size();
         evictable -= pool.evictable_of(piece);
       } else {
-        behind.push_back(run);
+        outside.push_back({run});
       }
     });
     const std::int64_t wanted = blocks_up(request.context.tokens) - here;
@@ -1014,16 +1150,21 @@ class ExtentStore final : public Store, private OffloadCalls {
         pool.hold(run, piece.segment);
       }
     });
-    for (const BlockRun& run : behind) {
-      pools_[1]->remove(run);
+    if (retained_) {
+      take_back(outside);
+    }
+    for (const FoundOutside& found : outside) {
+      pools_[1]->remove(found.run);
     }
     take_over_part(request);
     make_room(pool, wanted);
     request.unpublished = wanted;
-    for (const BlockRun& run : behind) {
+    for (const auto& [run, retained] : outside) {
       pool.publish(run, 0);
       request.unpublished -= run.size();
-      count_inserted(0, run, true);
+      if (!retained) {
+        count_inserted(0, run, true);
+      }
     }
     request.published = request.found;
     return true;
@@ -1073,6 +1214,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         const std::int64_t size = piece.end - at;
         at = piece.end;
         if (!piece.present) {
+          if (retained_) {
+            drop_retained(part);
+          }
           if (has_victims_behind_) {
             leave_below(0, part);
           }
@@ -1373,7 +1517,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool.begin_write(run);
       add(record.inserted, run);
       count_inserted(1, run);
-      note_write(record, copy, run.size());
+      note_write(&record, copy, run.size());
     }
     copies_.emplace(copy, CopyInFlight{1, offered_missing_});
     begin_copy({.id = copy}, offered_missing_);
@@ -1510,6 +1654,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::uint32_t last_duplicate_ = 0;
+  /// Blocks that have left the first pool ahead of need, and whose memory is free and not taken.
+  std::optional<ExtentPool> retained_;
   mutable std::vector<Stretch> path_;
   /// In blocks of the pools behind.
   mutable std::vector<Stretch> behind_;
@@ -1528,8 +1674,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// The runs that offer found, and those that are missing.
   std::vector<BlockRun> offered_here_;
   std::vector<BlockRun> offered_missing_;
-  /// Runs that a request finds in the second pool.
-  std::vector<BlockRun> found_among_victims_;
+  /// What a request finds outside of the first pool.
+  std::vector<FoundOutside> found_outside_;
 };
 
 }  // namespace

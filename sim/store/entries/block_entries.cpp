@@ -234,7 +234,7 @@ void BlockEntries::tell_new(std::uint32_t at) {
   std::erase(new_, at);
   const EntryKey key =
       order_.leaves_in_part() ? key_of(group.stream, group.begin()) : key_of_stream(group.stream);
-  know(at, order_.insert(key, group.begin(), group.size()));
+  know(at, order_.insert(key, group.begin(), group.size(), last_use_of(group.stream)));
   if (group.hit_in > 0) {
     order_.hit(group.entry);
   }
@@ -279,6 +279,7 @@ void BlockEntries::extend_use(const Context& context) {
   change_path();
   streams_.path(context.stream, context.tokens.value / block_.value, block_.value, path_);
   for (const Stretch& stretch : path_) {
+    note_use_of(stretch.stream);
     const auto is_cut = [&](std::uint32_t at) {
       return groups_[at].begin() < stretch.end && stretch.end < groups_[at].end();
     };
@@ -289,6 +290,17 @@ void BlockEntries::extend_use(const Context& context) {
     }
   }
   change_path();
+}
+
+void BlockEntries::note_use_of(StreamId stream) {
+  if (stream.value >= last_use_.size()) {
+    last_use_.resize(static_cast<std::size_t>(stream.value) + 1);
+  }
+  last_use_[stream.value] = order_.now();
+}
+
+SimTime BlockEntries::last_use_of(StreamId stream) const {
+  return stream.value < last_use_.size() ? last_use_[stream.value] : order_.now();
 }
 
 void BlockEntries::end_use() {
@@ -411,26 +423,41 @@ bool BlockEntries::is_offered(const BlockRun& run, std::uint32_t number) const {
 
 // ---- Victims ----
 
-bool BlockEntries::choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer) {
+bool BlockEntries::choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer,
+                          const Stays* stays) {
   EntryKey key;
-  std::uint32_t stays = kNone;
+  std::uint32_t grows = kNone;
   if (groups_blocks_) {
     tell_all();
   }
   if (newcomer != nullptr) {
     key = groups_blocks_ ? key_of_stream(newcomer->stream)
                          : key_of(newcomer->stream, newcomer->begin);
-    stays = groups_blocks_ ? group_for({newcomer->stream, newcomer->begin, newcomer->begin + 1})
+    grows = groups_blocks_ ? group_for({newcomer->stream, newcomer->begin, newcomer->begin + 1})
                            : kNone;
   }
-  if (stays != kNone) {
-    order_.offer(groups_[stays].entry, false);
+  if (grows != kNone) {
+    order_.offer(groups_[grows].entry, false);
   }
-  const bool chosen = order_.choose(blocks, demand, newcomer != nullptr ? &key : nullptr);
-  if (stays != kNone) {
-    order_.offer_last(groups_[stays].entry, groups_[stays].evictable);
+  PolicyOrder::Stays entry_stays;
+  if (stays != nullptr) {
+    entry_stays = [&](std::uint32_t entry) { return (*stays)(run_of(entry)); };
+  }
+  const bool chosen = order_.choose(blocks, demand, newcomer != nullptr ? &key : nullptr,
+                                    stays != nullptr ? &entry_stays : nullptr);
+  if (grows != kNone) {
+    order_.offer_last(groups_[grows].entry, groups_[grows].evictable);
   }
   return chosen;
+}
+
+BlockRun BlockEntries::run_of(std::uint32_t entry) const {
+  if (groups_blocks_) {
+    const Group& group = groups_[group_of_[entry]];
+    return {group.stream, group.begin(), group.end(), End::head};
+  }
+  const auto [stream, block] = place_of(order_.key(entry));
+  return {stream, block, block + 1, End::head};
 }
 
 void BlockEntries::choose_oldest(std::int64_t blocks) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -64,10 +65,13 @@ class BlockEntries {
   void offer(const BlockRun& run, std::uint32_t number, bool may_leave);
   [[nodiscard]] bool is_offered(const BlockRun& run, std::uint32_t number) const;
 
+  /// Whether blocks of a run keep their entry: a set with it is refused.
+  using Stays = std::function<bool(const BlockRun& run)>;
   /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. The entry
-  /// that this extends stays, and the admission policy may refuse that it replaces a victim. False:
-  /// none shall leave.
-  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer);
+  /// that this extends stays, and the admission policy may refuse that it replaces a victim. In the
+  /// background tails leave no more than so many. False: none shall leave.
+  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const BlockRun* newcomer,
+                            const Stays* stays = nullptr);
   /// Adds to the chosen blocks (none without a successful choice) the entries that came in first.
   void choose_oldest(std::int64_t blocks);
   [[nodiscard]] bool has_chosen() const { return !order_.chosen().empty(); }
@@ -140,12 +144,16 @@ class BlockEntries {
   /// Its evictable blocks have to be counted again.
   void change(std::uint32_t group);
   void change_path();
+  void note_use_of(StreamId stream);
+  [[nodiscard]] SimTime last_use_of(StreamId stream) const;
   void tell_size(Group& group);
   /// The policy learns of a group.
   void tell_new(std::uint32_t group);
   void tell_all();
   /// The same group, of which the policy knows.
   Group& known(std::uint32_t group);
+  /// From the first block of an entry to its last one.
+  [[nodiscard]] BlockRun run_of(std::uint32_t entry) const;
   void hit_group(std::uint32_t group);
   void release_group(std::uint32_t group);
 
@@ -154,6 +162,8 @@ class BlockEntries {
   bool groups_blocks_;
   PolicyOrder order_;
 
+  /// By stream. What comes into a slower tier has not been used since.
+  std::vector<SimTime> last_use_;
   std::uint64_t use_ = 1;
   std::vector<Stretch> path_;
   std::vector<Group> groups_;

@@ -46,12 +46,13 @@ std::uint32_t PolicyOrder::make(const Entry& entry) {
   return at;
 }
 
-std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::int64_t blocks) {
+std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::int64_t blocks,
+                                  SimTime used) {
   const std::uint32_t at = make({.key = key,
                                  .first_block = first_block,
                                  .blocks = blocks,
                                  .inserted = now_,
-                                 .used = now_,
+                                 .used = used,
                                  .arrival = ++arrivals_});
   eviction_->on_insert(view(at), now_);
   return at;
@@ -104,10 +105,13 @@ void PolicyOrder::offer_last(std::uint32_t entry, std::int64_t blocks) {
   VictimSet::offer(EntryId{entry}, block_bytes_ * blocks);
 }
 
-bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer) {
+bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer,
+                         const Stays* stays) {
   chosen_.clear();
   const Bytes wanted = block_bytes_ * blocks;
   newcomer_ = newcomer;
+  demand_ = demand;
+  stays_ = stays;
   if (wanted > available() ||
       !VictimSet::choose(*eviction_, {.now = now_, .demand = demand}, wanted)) {
     return false;
@@ -139,6 +143,9 @@ void PolicyOrder::choose_oldest(std::int64_t blocks) {
 }
 
 bool PolicyOrder::may_leave(EntryId victim, Tokens) {
+  if (stays_ != nullptr && (*stays_)(victim.value)) {
+    return false;
+  }
   return admission_ == nullptr || newcomer_ == nullptr ||
          admission_->replaces(*newcomer_, entries_[victim.value].key);
 }
@@ -150,14 +157,18 @@ Tokens PolicyOrder::rounded(EntryId victim, Tokens keep) const {
   }
   KVTIER_ASSERT(keeps_parts_ && keep < block_ * entry.blocks,
                 "a victim keeps a part of itself if its policy says so");
-  return block_ * std::max(entry.stay, (keep.value + block_.value - 1) / block_.value);
+  const std::int64_t kept = std::max(entry.stay, keep.value / block_.value);
+  return demand_ == Demand::background ? std::max(block_ * kept, spared_of_missing(victim))
+                                       : block_ * kept;
 }
 
 Tokens PolicyOrder::spared(EntryId victim) const {
+  const bool leaves_all = !leaves_in_part_ || (keeps_parts_ && demand_ != Demand::background);
+  return leaves_all ? block_ * entries_[victim.value].stay : spared_of_missing(victim);
+}
+
+Tokens PolicyOrder::spared_of_missing(EntryId victim) const {
   const Entry& entry = entries_[victim.value];
-  if (!leaves_in_part_ || keeps_parts_) {
-    return block_ * entry.stay;
-  }
   const std::int64_t may_leave = offered_[victim.value].value / block_bytes_.value;
   const std::int64_t missing = (missing_.value + block_bytes_.value - 1) / block_bytes_.value;
   return block_ * (entry.stay + may_leave - std::min(may_leave, missing));

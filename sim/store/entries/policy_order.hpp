@@ -19,22 +19,32 @@ namespace kvtier {
   return EntryKey{std::uint64_t{stream.value} << 32U | static_cast<std::uint64_t>(begin)};
 }
 
+[[nodiscard]] inline std::pair<StreamId, std::int64_t> place_of(EntryKey key) {
+  return {StreamId{static_cast<std::uint32_t>(key.value >> 32U)},
+          static_cast<std::int64_t>(key.value & UINT32_MAX)};
+}
+
 /// The policies of one pool, made from the registry. The pool says what an entry is (a block, a
 /// node or blocks of a stream), which entries may leave, and when they are used. Entries have the
 /// lowest numbers that are free. If the pool's unit is a tail, entries may leave in part.
 class PolicyOrder final : private VictimSet {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
+  using Stays = std::function<bool(std::uint32_t entry)>;
 
   /// Throws InvariantError if the registry does not have the policies.
   PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const PolicyRegistry& registry);
 
   void advance(SimTime now) { now_ = now; }
+  [[nodiscard]] SimTime now() const { return now_; }
   /// Whether the unit is a tail.
   [[nodiscard]] bool leaves_in_part() const { return leaves_in_part_; }
 
-  /// An entry of so many blocks, which may not leave yet. Returns its number.
-  std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks);
+  /// An entry of so many blocks, which may not leave yet, and was used then. Returns its number.
+  std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks, SimTime used);
+  std::uint32_t insert(EntryKey key, std::int64_t first_block, std::int64_t blocks) {
+    return insert(key, first_block, blocks, now_);
+  }
   /// An entry of a block that has no key.
   std::uint32_t insert_keyless();
   /// A request finds it, and uses it until `release`.
@@ -54,8 +64,11 @@ class PolicyOrder final : private VictimSet {
   void offer_last(std::uint32_t entry, std::int64_t blocks);
 
   /// Asks the policy for entries with so many blocks. `newcomer`: the room is for this block, and
-  /// the admission policy may refuse that it replaces a victim. False: none shall leave.
-  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer);
+  /// the admission policy may refuse that it replaces a victim. Where entries leave in part, no
+  /// more leave in the background. `stays`: a set with such an entry is refused. False: none shall
+  /// leave.
+  [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer,
+                            const Stays* stays = nullptr);
   /// Adds to the chosen entries (none without a successful choice) the first ones to come in, until
   /// there are so many blocks: a request needs their memory, whatever the policy says.
   void choose_oldest(std::int64_t blocks);
@@ -80,6 +93,7 @@ class PolicyOrder final : private VictimSet {
     }
   }
   [[nodiscard]] bool is_offered(std::uint32_t entry) const { return offers(EntryId{entry}); }
+  [[nodiscard]] EntryKey key(std::uint32_t entry) const { return entries_[entry].key; }
   void check_invariants() const;
 
  private:
@@ -100,6 +114,8 @@ class PolicyOrder final : private VictimSet {
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
   [[nodiscard]] Tokens spared(EntryId victim) const override;
+  /// What it keeps if no more leave than are wanted yet.
+  [[nodiscard]] Tokens spared_of_missing(EntryId victim) const;
   [[nodiscard]] Bytes bytes_of(EntryId victim, Tokens tokens) const override;
 
   Tokens block_;
@@ -116,6 +132,8 @@ class PolicyOrder final : private VictimSet {
   std::vector<Entry> entries_;
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> free_;
   const EntryKey* newcomer_ = nullptr;
+  Demand demand_ = Demand::save;
+  const Stays* stays_ = nullptr;
   std::vector<Chosen> chosen_;
 };
 

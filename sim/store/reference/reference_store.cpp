@@ -300,6 +300,7 @@ class BlockPool {
   // Policies of the registry.
 
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
+  [[nodiscard]] bool filters() const { return is_ranked() && policies_->filters(); }
   /// Its entries, if blocks of a stream may be one; else null.
   [[nodiscard]] BlockEntries* groups() const {
     return is_ranked() && policies_->groups() ? policies_.get() : nullptr;
@@ -323,7 +324,8 @@ class BlockPool {
     }
   }
   /// Whether the policy lets so many blocks leave, or a round, for this newcomer if there is one.
-  bool choose(std::int64_t wanted, const Key* newcomer) {
+  bool choose(std::int64_t wanted, const Key* newcomer, Demand demand = Demand::save,
+              const BlockEntries::Stays* stays = nullptr) {
     if (!is_ranked() || wanted <= 0) {
       return true;
     }
@@ -332,11 +334,12 @@ class BlockPool {
                                ? BlockRun{newcomer->first, newcomer->second, newcomer->second + 1}
                                : BlockRun{};
     return policies_->choose(
-        rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())),
-        Demand::save, newcomer != nullptr ? &block : nullptr);
+        rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())), demand,
+        newcomer != nullptr ? &block : nullptr, stays);
   }
-  /// The next blocks to leave, so many in the end: those that were chosen, or are now.
-  std::vector<Block*> take_chosen(std::int64_t wanted) {
+  /// The next blocks to leave, so many in the end: those that were chosen, or are now. `runs`: the
+  /// number of blocks of each entry's part.
+  std::vector<Block*> take_chosen(std::int64_t wanted, std::vector<std::int64_t>* runs = nullptr) {
     if (!policies_->has_chosen() && !choose(wanted, nullptr)) {
       policies_->choose_oldest(rules_.leaves_only ? 1 : wanted);
       KVTIER_ASSERT(policies_->has_chosen(), "there is enough that may leave");
@@ -348,6 +351,9 @@ class BlockPool {
       }
       for (std::int64_t i = run.begin; i < run.end; ++i) {
         chosen.push_back(find({run.stream, i}));
+      }
+      if (runs != nullptr) {
+        runs->push_back(run.size());
       }
     }
     return chosen;
@@ -558,6 +564,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     const Use use(pools_, {});
+    if (ahead_ > 0) {
+      leave_ahead();
+    }
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       const PoolRules& rules = rules_.pools[i];
       if (rules.relief && rules.relief->in_background) {
@@ -694,13 +703,19 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_.at(id.value);
+    const bool has_cache_behind =
+        rules_.requests_in_first && pools_.size() > 1 && !offloads() && !has_victims_behind(rules_);
+    const bool filters =
+        std::ranges::any_of(pools_, [](const auto& pool) { return pool->filters(); });
+    if (rules_.publication != Publication::computed && !has_cache_behind && !filters) {
+      return;
+    }
     const Use use(pools_, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (rules_.requests_in_first && pools_.size() > 1 && !offloads() &&
-        !has_victims_behind(rules_)) {
+    if (has_cache_behind) {
       const std::vector<Key> keys = offers(request, tokens);
       const auto next = static_cast<std::size_t>(request.record.next);
       for (std::size_t i = 1;
@@ -841,6 +856,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
   void truncate(StreamId stream, Tokens tokens) override {
+    std::erase_if(retained_, [&](const Key& key) {
+      return key.first == stream && key.second >= tokens.value / block().value;
+    });
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
@@ -849,16 +867,23 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return std::any_of(
                pools_.begin(), pools_.end(),
                [&](const auto& pool) { return pool->is_ranked() || pool->remembers(stream); }) ||
+           std::ranges::count(retained_, stream, &Key::first) > 0 ||
            std::any_of(frequencies_.begin(), frequencies_.end(),
                        [&](const auto& frequencies) { return frequencies.remembers(stream); });
   }
 
   [[nodiscard]] PoolCounters counters(std::size_t pool) const override { return counters_[pool]; }
   [[nodiscard]] std::int64_t resident_blocks(std::size_t pool) const override {
-    return pools_[pool]->resident;
+    return pools_[pool]->resident + (pool == 0 ? std::ssize(retained_) : 0);
   }
   [[nodiscard]] std::vector<Stretch> contents(std::size_t pool) const override {
-    return pools_[pool]->contents();
+    std::vector<Stretch> contents;
+    for (std::size_t i = 0; pool == 0 && i < retained_.size(); ++i) {
+      contents.push_back(stretch_of(retained_[i]));
+    }
+    const std::vector<Stretch> others = pools_[pool]->contents();
+    contents.insert(contents.end(), others.begin(), others.end());
+    return contents;
   }
   void check_invariants() const override {
     for (std::size_t i = 0; i < pools_.size(); ++i) {
@@ -1272,7 +1297,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] std::size_t where(const Key& key, std::size_t first = 0) const {
     const auto has = [&](std::size_t pool) {
       const Block* here = pools_[pool]->find(key);
-      return here != nullptr && (here->writes == 0 || (pool == 1 && offloads()));
+      return (here != nullptr && (here->writes == 0 || (pool == 1 && offloads()))) ||
+             (pool == 0 && is_retained(key));
     };
     std::size_t pool = first;
     while (pool < pools_.size() && !has(pool)) {
@@ -1484,8 +1510,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     while (blocks > 0 && pools_[i]->is_ranked()) {
       // All leave before the first one is written below.
       std::vector<Key> left;
+      std::vector<std::int64_t> runs;
       for (; blocks > 0;) {
-        for (Block* victim : pools_[i]->take_chosen(blocks)) {
+        for (Block* victim : pools_[i]->take_chosen(blocks, &runs)) {
           if (victim->keyed) {
             left.push_back(victim->key);
           }
@@ -1493,8 +1520,16 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
           --blocks;
         }
       }
+      auto retained = std::ssize(retained_);
       for (const Key& key : left) {
         count_evicted(i, key);
+      }
+      // What is retained of an entry leaves from its end.
+      for (std::size_t run = 0; i == 0 && ahead_ > 0 && pools_[0]->groups() && run < runs.size();
+           ++run) {
+        const auto begin = retained_.begin() + retained;
+        std::reverse(begin, begin + runs[run]);
+        retained += runs[run];
       }
     }
     for (; blocks > 0; --blocks) {
@@ -1512,23 +1547,61 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
   void count_evicted(std::size_t i, const Key& key) {
+    const bool is_demoted =
+        i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
+        priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority;
+    if (is_demoted && i == 0 && ahead_ > 0) {
+      put(1, key);
+      retained_.push_back(key);
+      return;
+    }
     ++counters_[i].evicted;
     if (i == 1 && offloads()) {
       evicted_behind_.push_back(stretch_of(key));
     }
     if (i == 0 && rules_.requests_in_first && pools_.size() > 1) {
-      for (auto& [id, copy] : copies_) {
-        if (copy.to == 1 && !copy.lost_source && is_source(key, copy.blocks)) {
-          copy.lost_source = true;
-          copy.left += std::ssize(copy.blocks);
-        }
-      }
+      await_copies_of(key);
     }
-    if (i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
-        priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority &&
-        put(i + 1, key)) {
+    if (is_demoted && put(i + 1, key)) {
       ++counters_[i].demoted;
     }
+  }
+  /// The memory of a block that left ahead of need is taken.
+  void leave_retained(const Key& key) {
+    await_copies_of(key);
+    ++counters_[0].evicted;
+    counters_[0].demoted += pools_[1]->find(key) != nullptr ? 1 : 0;
+  }
+  /// The memory of a block of the first pool is taken.
+  void await_copies_of(const Key& key) {
+    for (auto& [id, copy] : copies_) {
+      if (copy.to == 1 && !copy.lost_source && is_source(key, copy.blocks)) {
+        copy.lost_source = true;
+        copy.left += std::ssize(copy.blocks);
+      }
+    }
+  }
+  void leave_ahead() {
+    std::int64_t blocks = std::min(ahead_ - free_blocks().empty, pools_[0]->evictable());
+    const auto room = [&] { return rules_.pools[1].capacity - pools_[1]->used; };
+    const std::int64_t lacking = std::min(blocks - room(), pools_[1]->evictable());
+    if (blocks > 0 && lacking > 0) {
+      const BlockEntries::Stays stays = [&](const BlockRun& run) {
+        return std::ranges::any_of(retained_, [&](const Key& key) {
+          return key.first == run.stream && key.second >= run.begin && key.second < run.end;
+        });
+      };
+      if (pools_[1]->choose(lacking, nullptr, Demand::background, &stays)) {
+        free_blocks(1, lacking);
+      }
+    }
+    blocks = std::min(blocks, room());
+    if (blocks > 0 && pools_[0]->choose(blocks, nullptr, Demand::background)) {
+      free_blocks(0, blocks);
+    }
+  }
+  [[nodiscard]] bool is_retained(const Key& key) const {
+    return std::ranges::count(retained_, key) > 0;
   }
 
   /// So many leave, as far as they may.
@@ -1604,8 +1677,13 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     for (Block* here : held) {
       pools_[0]->hit(here);
     }
+    std::set<Key> retained;
     for (const Key& key : hits) {
-      if (Block* below = pools_[1]->find(key)) {
+      if (std::erase(retained_, key) > 0) {
+        retained.insert(key);
+      }
+      if (Block* below = pools_[1]->find(key);
+          below != nullptr && below->pins == 0 && pools_[0]->find(key) == nullptr) {
         pools_[1]->remove(below);
       }
     }
@@ -1621,8 +1699,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         --request.unpublished;
         --pools_[0]->used;
         here = pools_[0]->add({.key = key, .holders = 1});
-        ++counters_[0].inserted;
-        ++counters_[0].promoted;
+        counters_[0].inserted += retained.contains(key) ? 0 : 1;
+        counters_[0].promoted += retained.contains(key) ? 0 : 1;
       }
       request.blocks.push_back(here);
     }
@@ -1637,6 +1715,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     free_blocks(0, wanted - free);
     pools_[0]->used += wanted;
+    while (std::ssize(retained_) > free_blocks().empty) {
+      leave_retained(retained_.front());
+      retained_.erase(retained_.begin());
+    }
     return true;
   }
 
@@ -1653,6 +1735,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         pools_[0]->hold(here);
         pools_[0]->hit(here);
       } else {
+        if (std::erase(retained_, keys[i]) > 0) {
+          leave_retained(keys[i]);
+        }
         if (has_victims_behind(rules_)) {
           leave_below(0, keys[i]);
         }
@@ -1684,6 +1769,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::vector<PoolCounters> counters_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
+  /// Free blocks below which blocks leave the first pool ahead of need; those that did and whose
+  /// memory is not taken, oldest first.
+  std::int64_t ahead_ = blocks_ahead(rules_);
+  std::vector<Key> retained_;
   OfferCounts offer_counts_;
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;

@@ -39,10 +39,6 @@ struct alignas(64) Move {
   MoveState state = MoveState::over;
   /// The copy that it reads stays until it is done: pinned, or leaving with it.
   bool holds_source = false;
-  /// Tiers that a read is of, a bit each; `from` is the slowest of them.
-  std::uint8_t sources = 0;
-  /// It brings KV to a turn.
-  bool is_load = false;
   /// Valid from the transfer's start to its completion. The bytes of a save move while it waits.
   TransferId transfer;
   /// Tokens of the entry that are in `to` once it is done; of a save whose turn runs, those that
@@ -52,8 +48,7 @@ struct alignas(64) Move {
   Bytes bytes;
   /// Room that was promised to it while it waits in line.
   Bytes room;
-  /// The first token that it moves. A save: `to` held those before. Other moves: only where entries
-  /// leave in parts.
+  /// Of a save: the first token that it moves. `to` held those before.
   Tokens first;
   /// A fetch's transfer began and ended.
   SimTime began;
@@ -78,7 +73,6 @@ class Moves {
     move.to = to;
     move.state = MoveState::planned;
     move.holds_source = false;
-    move.is_load = false;
     move.tokens = Tokens(0);
     move.bytes = Bytes(0);
     return id;

@@ -1,9 +1,5 @@
 #include "sim/store/sessions/pool.hpp"
 
-#include <fmt/format.h>
-
-#include "sim/core/errors.hpp"
-
 namespace kvtier {
 namespace {
 
@@ -33,9 +29,8 @@ Pool::Pool(const Setup& setup)
   if (setup.tier == nullptr) {
     return;
   }
-  policy_name_ = setup.tier->eviction.name;
   ttl_ = setup.tier->ttl;
-  const auto& kind = known_policy(setup.registry->eviction, policy_name_);
+  const auto& kind = known_policy(setup.registry->eviction, setup.tier->eviction.name);
   sees_queue_ = kind.knowledge == Knowledge::look_ahead;
   sees_future_ = kind.knowledge == Knowledge::oracle;
   policy_ = kind.make(setup.tier->eviction.parameters);
@@ -90,13 +85,6 @@ bool Pool::may_replace(EntryId victim) const {
   return !newcomer_.valid() || admission_->replaces(key_of_(newcomer_), key_of_(victim));
 }
 
-Tokens Pool::rounded(EntryId, Tokens) const {
-  throw ConfigError(fmt::format(
-      "/system/tiers/{}/eviction: policy {} keeps a part of an entry: it has to declare "
-      "parts_of_entries",
-      to_string(medium_), policy_name_));
-}
-
 void Pool::check_invariants(const Sums& sums,
                             const std::function<void(const Visit&)>& for_each_known) const {
   for (std::size_t i = 0; i < kAccounts; ++i) {
@@ -107,7 +95,6 @@ void Pool::check_invariants(const Sums& sums,
   KVTIER_ASSERT(used(Account::read_buffer) <= shares_.read_buffer,
                 "the read buffer is no larger than its size");
   KVTIER_ASSERT(sums.leaving == leaving_, "what leaves is counted");
-  KVTIER_ASSERT(sums.cached == cached_, "what is cached is counted");
   KVTIER_ASSERT(sums.offered == available(), "what is offered is counted");
   if (policy_ != nullptr) {
     policy_->check_invariants(KnownEntries(*this, for_each_known));

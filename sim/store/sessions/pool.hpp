@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "sim/backend/backend.hpp"
 #include "sim/core/assert.hpp"
@@ -32,9 +31,7 @@ inline constexpr std::size_t kAccounts = 5;
 ///
 /// HBM is one pool. Its accounts never take more than its capacity together (`charge` throws).
 /// Stored KV (with shared prefixes), the read buffer and the write buffer have reserved sizes,
-/// which running requests leave free. With `KvShares::is_shared` stored KV has no size of its own:
-/// it takes what running requests leave. Of it, KV that the next tier holds too is *cached*: it is
-/// found, and its room counts as free. Only the write buffer may exceed its size: when a turn ends,
+/// which running requests leave free. Only the write buffer may exceed its size: when a turn ends,
 /// its KV moves from `running` to `write_buffer` at one instant, so the sum does not grow. Until
 /// the excess is saved the GPUs wait, and `free_to_run` is smaller by it.
 class Pool : public VictimSet {
@@ -72,24 +69,13 @@ class Pool : public VictimSet {
   /// Capacity for stored KV, shared prefixes included.
   [[nodiscard]] Bytes capacity() const { return capacity_; }
   [[nodiscard]] Bytes stored() const { return stored_; }
-  [[nodiscard]] Bytes free() const {
-    return shares_.is_shared ? unused() + cached_ - reserved_ : capacity_ - stored_;
-  }
-  /// Running requests are about to take so much of a shared pool: stored KV leaves it free.
-  void reserve(Bytes bytes) { reserved_ = bytes; }
+  [[nodiscard]] Bytes free() const { return capacity_ - stored_; }
   /// Once what leaves has left and what waits has its room.
   [[nodiscard]] Bytes free_to_come() const { return free() + leaving_ - promised_; }
-  /// Bytes of no account.
-  [[nodiscard]] Bytes unused() const { return shares_.capacity - total(); }
   /// Running requests may take so much; less than nothing while the write buffer exceeds its size.
   [[nodiscard]] Bytes free_to_run() const {
-    return shares_.is_shared ? unused() + cached_
-                             : for_running_ - used(Account::running) - write_buffer_excess();
+    return for_running_ - used(Account::running) - write_buffer_excess();
   }
-  [[nodiscard]] bool is_shared() const { return shares_.is_shared; }
-  [[nodiscard]] Bytes cached() const { return cached_; }
-  /// Stored KV that the next tier holds too, so much more.
-  void cache(Bytes bytes) { cached_ += bytes; }
   [[nodiscard]] Bytes write_buffer_excess() const {
     return std::max(Bytes(0), used(Account::write_buffer) - shares_.write_buffer);
   }
@@ -118,7 +104,6 @@ class Pool : public VictimSet {
   }
   /// Stored KV that stays charged until the next tier has it.
   void leave(Bytes bytes) { leaving_ += bytes; }
-  [[nodiscard]] Bytes leaving() const { return leaving_; }
   /// Room that waiting moves will take.
   void promise(Bytes bytes) { promised_ += bytes; }
   [[nodiscard]] Bytes promised() const { return promised_; }
@@ -172,7 +157,6 @@ class Pool : public VictimSet {
   struct Sums {
     std::array<Bytes, kAccounts> used{};
     Bytes leaving;
-    Bytes cached;
     Bytes offered;
     [[nodiscard]] Bytes& operator[](Account account) {
       return used[static_cast<std::size_t>(account)];
@@ -189,7 +173,6 @@ class Pool : public VictimSet {
   [[nodiscard]] bool may_leave(EntryId victim, Tokens) override {
     return !filters() || may_replace(victim);
   }
-  [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
 
  private:
   void refresh(EntryId entry, SimTime now);
@@ -209,8 +192,6 @@ class Pool : public VictimSet {
   /// Bytes of all accounts but the first.
   std::array<Bytes, kAccounts> used_{};
   Bytes leaving_;
-  Bytes cached_;
-  Bytes reserved_;
   Bytes promised_;
   TierCounters counters_;
   std::unique_ptr<EvictionPolicy> policy_;
@@ -222,7 +203,6 @@ class Pool : public VictimSet {
   bool sees_queue_ = false;
   bool sees_future_ = false;
   Medium medium_;
-  std::string policy_name_;
   std::function<EntryKey(EntryId)> key_of_;
   /// That victims are chosen for, if the admission policy is to be asked.
   EntryId newcomer_ = kNoEntry;

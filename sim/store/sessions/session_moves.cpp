@@ -47,14 +47,6 @@ bool SessionStore::take_victims(std::size_t index, Bytes missing, Demand demand,
   if (!t.choose_for(newcomer, request, missing)) {
     return false;
   }
-  if (splits_) [[unlikely]] {
-    // Evicting asks the tiers below for room, which choose sets of their own.
-    const std::vector<Victim> victims = t.victims();
-    for (const Victim& victim : victims) {
-      evict_part(index, victim.entry, victim.keep, demand);
-    }
-    return true;
-  }
   for (const Victim& victim : t.victims()) {
     evict(index, entry(victim.entry), demand);
   }
@@ -105,9 +97,6 @@ void SessionStore::drop_all_expired() {
       Entry& e = entry(id);
       log(DecisionKind::expire, i, e, e.copies[i].tokens);
       remove_copy(i, e, LossCause::ttl);
-      if (splits_) {
-        expire_behind(i, id);
-      }
       release_if_empty(e);
     }
   }
@@ -150,7 +139,7 @@ bool SessionStore::grant_waiting(std::size_t index) {
       }
     }
     progress = true;
-    if (t.free() >= room && (is_save || wanted_.value == 0)) {
+    if (t.free() >= room) {
       leave_line(id);
       grant(id);
     } else {
@@ -176,12 +165,7 @@ void SessionStore::grant(MoveId id) {
   if (move.from != kGpu) {
     Tier& from = tier(move.from);
     Tier& to = tier(move.to);
-    Bytes bytes = move.bytes;
-    if (splits_) [[unlikely]] {
-      grant_part(id);
-    } else {
-      bytes = write_bytes(move.from > move.to ? from : to, stored, move.tokens);
-    }
+    const Bytes bytes = write_bytes(move.from > move.to ? from : to, stored, move.tokens);
     move.began = backend_.now();
     prefetches_.begun += move.to == 0 ? 1 : 0;
     from.count().read += bytes;
@@ -194,9 +178,6 @@ void SessionStore::grant(MoveId id) {
 
 void SessionStore::start_transfer(MoveId id, Medium from, Bytes bytes, Tokens first, bool open) {
   Move& move = moves_[id];
-  if (splits_ && move.from != kGpu) [[unlikely]] {
-    return start_part_transfer(id, from, bytes);
-  }
   move.bytes = bytes;
   move.transfer = backend_.start_transfer({.from = from,
                                            .to = tier(move.to).medium(),
@@ -276,12 +257,9 @@ bool SessionStore::start_writes(std::size_t from) {
     Copy& source = e.copies[from];
     Copy& target = e.copies[to];
     const bool through = tier(to).config.write == WriteMoment::on_create;
-    const bool wanted = source.state == CopyState::resident && !e.doomed && !splits_ &&
+    const bool wanted = source.state == CopyState::resident && !e.doomed &&
                         source.tokens > target.tokens && (is_leaving(e, from) || through);
-    Room room = splits_ ? find_room_for_part(from, move_id) : Room::refused;
-    if (splits_ && room == Room::coming) {
-      return progress;
-    }
+    Room room = Room::refused;
     if (wanted) {
       moves_[move_id].tokens = source.tokens;
       if (target.state == CopyState::resident) {
@@ -304,10 +282,8 @@ bool SessionStore::start_writes(std::size_t from) {
     progress = true;
     if (room == Room::granted) {
       moves_[move_id].holds_source = true;
-      moves_[move_id].sources = 0;
       if (!is_leaving(e, from)) {
         pin(from, e);
-        moves_[move_id].sources = static_cast<std::uint8_t>(1U << from);
       }
       grant(move_id);
       startable_ &= ~(1U << from);
@@ -323,7 +299,7 @@ bool SessionStore::start_writes(std::size_t from) {
       const LossCause cause = !fits             ? LossCause::larger_than_tier
                               : !admits(to, id) ? LossCause::not_admitted
                                                 : LossCause::capacity;
-      splits_ ? drop_from(from, id, borders(id, from).kept, cause) : remove_copy(from, e, cause);
+      remove_copy(from, e, cause);
       tell_demoted(e);
     }
     release_if_empty(e);
@@ -344,9 +320,6 @@ inline void SessionStore::write_on(std::size_t to, Entry& e, bool is_cancelled) 
 }
 
 void SessionStore::finish_write(MoveId move_id) {
-  if (splits_) [[unlikely]] {
-    return finish_part_write(move_id);
-  }
   const Move& move = moves_[move_id];
   const std::size_t from = move.from;
   const std::size_t to = move.to;
@@ -419,18 +392,13 @@ std::uint8_t SessionStore::finish_load(Entry& e) {
   const MoveId move = e.read;
   end_read(move);
   moves_.end(move);
-  return moves_[move].sources;
+  return moves_[move].from;
 }
 
 void SessionStore::start_fetch(EntryId id) {
   Entry& e = entry(id);
-  const std::uint8_t source = fetched_tier(e);
-  const unsigned extends = splits_ ? extend_fastest(id) : 0U;
-  const MoveId move = begin_read(e, static_cast<std::uint8_t>(1U << source | extends), 0);
-  if (splits_) {
-    moves_[move].first = in_fastest(e);
-    moves_[move].bytes = fetch_bytes(e, source);
-  }
+  const std::uint8_t source = best_tier(e);
+  const MoveId move = begin_read(e, source, 0);
   moves_[move].room = wanted_room(moves_[move]);
   // The free buffer is for what turns save: a fetch that took it would only drive others out.
   const Bytes wanted = moves_[move].room + tier(0).config.free_buffer;
@@ -456,8 +424,6 @@ void SessionStore::finish_fetch(MoveId move_id) {
     ++prefetches_.unused;
     if (e.copies[0].state == CopyState::arriving) {
       drop_arriving(0, e);
-    } else if (e.doomed && e.copies[0].state == CopyState::resident) {
-      give_up(0, e);
     }
     give_up(from, e);
     moves_.end(move_id);
@@ -478,10 +444,6 @@ void SessionStore::finish_fetch(MoveId move_id) {
     touch(e, Use::begins);
     hold_prompt(members_[session]);
   } else {
-    if (e.fetched.valid()) [[unlikely]] {
-      moves_.end(e.fetched);  // both parts count as one fetch
-      --prefetches_.begun;
-    }
     moves_[move_id].state = MoveState::arrived;
     moves_[move_id].ended = backend_.now();
     e.fetched = move_id;
@@ -588,8 +550,7 @@ SessionStore::Room SessionStore::fall_through(MoveId id) {
   Entry& e = entry(saved);
   give_up_lent(e);
   const Copy& copy = e.copies[1];
-  if (copy.state != CopyState::absent &&
-      (is_leaving(e, 1) || (splits_ && borders(saved, 1).begin.value > 0))) {
+  if (is_leaving(e, 1)) {
     give_up(1, e);
   }
   if (copy.state == CopyState::arriving || active_write(e, 0) != nullptr || e.writes[0].valid()) {
@@ -622,9 +583,6 @@ void SessionStore::finish_save(MoveId move_id) {
   const std::size_t to = move.to;
   const bool extended = e.copies[to].state == CopyState::resident;
   make_resident(to, e, move.tokens);
-  if (splits_) {
-    count_part(to, move.tokens);
-  }
   leave_hbm(e);
   if (extended) {
     unpin(to, e);
@@ -704,7 +662,7 @@ void SessionStore::settle_moves() {
         left = startable_ & ~0U << 1U << from;
       }
     }
-    if (!progress && !fetching_.valid() && can_fetch_ && wanted_.value == 0) {
+    if (!progress && !fetching_.valid() && can_fetch_) {
       const unsigned startable = startable_;
       try_prefetch();
       progress = fetching_.valid() || startable_ != startable;

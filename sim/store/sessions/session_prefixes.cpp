@@ -129,21 +129,7 @@ bool SessionStore::shares_prompt(SessionSlot session) const {
     return m->use != PromptUse::loading_copy;
   }
   const EntryId id = prompts_[m->prompt].entry;
-  if (!id.valid() || !is_here(entry(id)) || expired(0, entry(id))) {
-    return false;
-  }
-  return !splits_ || borders(id, 0).clean == entry(id).tokens;  // what is cached counts as free
-}
-
-bool SessionStore::finds_prompt(SessionSlot session) const {
-  const Member* const m = member(session);
-  if (m == nullptr || !prompts_[m->prompt].entry.valid()) {
-    return false;
-  }
-  const Entry& e = entry(prompts_[m->prompt].entry);
-  const std::uint8_t best = best_tier(e);
-  return best != kNoTier && e.copies[best].tokens == e.tokens && !expired(best, e) &&
-         (is_here(e) || !comes_for_another(e));
+  return id.valid() && is_here(entry(id)) && !expired(0, entry(id));
 }
 
 // ---- Turns ----
@@ -161,17 +147,6 @@ Lookup SessionStore::admit_prompt(SessionSlot session) {
   }
   if (filters_) [[unlikely]] {
     tell_admission(prompt.key);
-  }
-  if (prompt.entry.valid() && splits_) [[unlikely]] {
-    restore_prompt(prompt.entry);
-  }
-  // Turns whose prefills run together do not wait for each other; one waits for a fetch.
-  if (prompt.entry.valid() && splits_) [[unlikely]] {
-    const Entry& e = entry(prompt.entry);
-    const bool is_fetched = e.read.valid() && e.read == fetching_ && awaiting_prompt_ == kNone;
-    if (!is_here(e) && comes_for_another(e) && !is_fetched) {
-      return {.reused = Tokens(0), .cause = LossCause::capacity};
-    }
   }
   // An entry of which nothing is left stays while a write of it is queued.
   if (!prompt.entry.valid() || best_tier(entry(prompt.entry)) == kNoTier) {
@@ -215,7 +190,7 @@ Lookup SessionStore::admit_prompt(SessionSlot session) {
   KVTIER_ASSERT(!e.read.valid(), "one turn at a time loads a prompt");
   found.medium = tier(source).medium();
   tier(source).count().read += actual_bytes(prompt.tokens);
-  const MoveId load = begin_read(e, static_cast<std::uint8_t>(1U << source), kGpu);
+  const MoveId load = begin_read(e, source, kGpu);
   const bool has_room = claim_room_for_prompt(session, prompt.tokens);
   if (has_room) {
     moves_[load].to = 0;
@@ -223,19 +198,6 @@ Lookup SessionStore::admit_prompt(SessionSlot session) {
   }
   m->use = has_room ? PromptUse::loading : PromptUse::loading_copy;
   return found;
-}
-
-void SessionStore::restore_prompt(EntryId id) {
-  Entry& e = entry(id);
-  const Copy& copy = e.copies[0];
-  if (copy.state != CopyState::resident || copy.pins > 0) {
-    return;
-  }
-  if (!is_here(e) && active_write(e, 0) == nullptr) {
-    remove_copy(0, e, LossCause::capacity);
-  } else if (borders(id, 0).clean < copy.tokens) {
-    static_cast<void>(extend_fastest(id));
-  }
 }
 
 void SessionStore::create_prompt_entry(std::uint32_t number) {
@@ -273,13 +235,13 @@ void SessionStore::end_prompt_load(SessionSlot session) {
     return;
   }
   Entry& e = entry(prompts_[m->prompt].entry);
-  const std::uint8_t sources = finish_load(e);
+  const std::uint8_t source = finish_load(e);
   if (m->use == PromptUse::loading_copy) {
     m->use = PromptUse::none;
     return;
   }
   make_resident(0, e, e.tokens);
-  for_each_tier_in(sources, [&](std::size_t i) { leave_upwards(i, e); });
+  leave_upwards(source, e);
   hold_prompt(*m);
   write_through(0, e);
 }

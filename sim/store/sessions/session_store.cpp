@@ -22,12 +22,12 @@ SessionStore::SessionStore(const Setup& setup)
       bytes_per_token_(setup.facts.bytes_per_token),
       window_account_(setup.facts.window_account) {
   const auto pool = [&](Medium medium, const TierConfig* tier, const KvShares& shares) {
-    return Tier(*this, {.medium = medium,
-                        .registry = setup.registry,
-                        .tier = tier,
-                        .facts = tier != nullptr ? tier_facts(setup.facts, medium) : TierFacts{},
-                        .shares = shares,
-                        .key_of = [this](EntryId id) { return entry(id).seen.key; }});
+    return Tier({.medium = medium,
+                 .registry = setup.registry,
+                 .tier = tier,
+                 .facts = tier != nullptr ? tier_facts(setup.facts, medium) : TierFacts{},
+                 .shares = shares,
+                 .key_of = [this](EntryId id) { return entry(id).seen.key; }});
   };
   const auto add = [&](Medium medium, const std::optional<TierConfig>& tier) {
     if (tier) {
@@ -47,21 +47,13 @@ SessionStore::SessionStore(const Setup& setup)
   add(Medium::ssd, used.ssd);
   hbm_ = used.hbm ? &tiers_.front() : no_tier_.get();
   std::ranges::transform(tiers_, tier_at_.begin(), [](Tier& t) { return &t; });
-  splits_ = setup.facts.splits;
-  ahead_ = setup.facts.saved_ahead;
-  loads_first_ = setup.facts.loads_first;
   for (const Tier& t : tiers_) {
-    const auto& kind = known_policy(setup.registry->eviction, t.config.eviction.name);
-    splits_ = splits_ || kind.parts_of_entries;
     expires_ = expires_ || t.config.ttl.has_value();
     filters_ = filters_ || t.filters();
     keeps_free_ = keeps_free_ || t.config.free_buffer.value > 0;
   }
   const PolicyChoice& prefetch = setup.facts.prefetch;
   prefetch_ = known_policy(setup.registry->prefetch, prefetch.name).make(prefetch.parameters);
-  if (splits_) {
-    window_account_ = Bytes(0);  // a part is charged what it holds
-  }
   can_fetch_ = tiers_.size() > 1 && prefetch.name != kNoPrefetch;
   // Prefetch policies ask by numbers, which may be wrong in a policy of a library or of Python.
   needs_fetch_ = [this](EntryId id) {
@@ -92,9 +84,6 @@ bool SessionStore::needs_fetch(EntryId id) const {
   if (e.in_use || has_moves(e) || e.doomed || !e.live) {
     return false;
   }
-  if (splits_) [[unlikely]] {
-    return part_needs_fetch(id);
-  }
   if (e.copies[0].state != CopyState::absent) {
     return false;
   }
@@ -102,34 +91,11 @@ bool SessionStore::needs_fetch(EntryId id) const {
   return source != kNoTier && !expired(source, e);
 }
 
-bool SessionStore::part_needs_fetch(EntryId id) const {
-  const Entry& e = entry(id);
-  if (e.copies[0].state == CopyState::arriving || e.copies[0].pins > 0 ||
-      cached_.contains(id)) {  // its room counts as free
-    return false;
-  }
-  const std::uint8_t source = fetched_tier(e);
-  return source != kNoTier && !expired(source, e);
-}
-
-std::uint8_t SessionStore::fetched_tier(const Entry& e) const {
-  if (!splits_) {
-    return best_tier(e);
-  }
-  const std::uint8_t source = farthest_from(e, in_fastest(e));
-  return source == 0 ? kNoTier : source;
-}
-
-Bytes SessionStore::fetch_bytes(const Entry& e, std::uint8_t source) const {
-  const Tokens tokens = e.copies[source].tokens;
-  return splits_ ? actual_bytes(tokens - in_fastest(e))
-                 : write_bytes(tier(source), Tokens(0), tokens);
-}
-
 SimDuration SessionStore::fetch_duration(EntryId id) const {
   const Entry& e = entry(id);
-  const std::uint8_t source = fetched_tier(e);
-  return topology_.idle_time(tier(source).medium(), tier(0).medium(), fetch_bytes(e, source));
+  const std::uint8_t source = best_tier(e);
+  return topology_.idle_time(tier(source).medium(), tier(0).medium(),
+                             write_bytes(tier(source), Tokens(0), e.copies[source].tokens));
 }
 
 Placement SessionStore::placement_of(EntryId id) const {
@@ -140,9 +106,6 @@ Placement SessionStore::placement_of(EntryId id) const {
   if (is_saving(e)) {
     return Placement::fastest;  // on its way there, and in HBM until then
   }
-  if (splits_) [[unlikely]] {
-    return placement_of_parts(e);
-  }
   const std::uint8_t best = best_tier(e);
   return best == kNoTier ? Placement::none : best == 0 ? Placement::fastest : Placement::slower;
 }
@@ -152,9 +115,6 @@ EntryId SessionStore::new_entry(EntryKey key) {
   if (free_entries_.empty()) {
     number = static_cast<std::uint32_t>(entries_.size());
     entries_.emplace_back();
-    if (splits_) {
-      borders_.emplace_back();
-    }
   } else {
     number = free_entries_.back();
     free_entries_.pop_back();
@@ -213,9 +173,6 @@ void SessionStore::tell_queue_change(Entry& e, const QueueChange& change) {
 }
 
 void SessionStore::make_resident(std::size_t index, Entry& e, Tokens tokens) {
-  if (splits_) [[unlikely]] {
-    return add_part(index, id_of(e), Tokens(0), tokens);
-  }
   Tier& t = tier(index);
   Copy& copy = e.copies[index];
   copy.tokens = tokens;
@@ -253,12 +210,7 @@ void SessionStore::remove_copy(std::size_t index, Entry& e, LossCause cause, boo
   if (index == 0 && e.fetched.valid()) {
     end_prefetched(e, false);
   }
-  if (splits_) [[unlikely]] {
-    clear_borders(index, id_of(e));
-    if ((e.known >> index & 1U) != 0) {
-      lends ? t.withdraw(id_of(e)) : tell_removed(index, e);
-    }
-  } else if (is_leaving(e, index)) {
+  if (is_leaving(e, index)) {
     t.leave(-copy.account);
     set_leaving(e, index, false);
   } else if (lends) {
@@ -307,16 +259,6 @@ void SessionStore::tell_bytes_kept(std::size_t index, const Entry& e) {
   }
 }
 
-void SessionStore::charge_fastest(Entry& e, Bytes bytes) {
-  Tier& t = tier(0);
-  if (splits_ && t.is_shared() && bytes > t.unused()) {
-    reclaim(bytes - t.unused());
-  }
-  if (e.prompt != kNone) {
-    t.note_shared(bytes);
-  }
-}
-
 void SessionStore::give_up_lent(Entry& e) {
   if (is_lent(e)) {
     tell_removed(0, e);
@@ -334,20 +276,14 @@ void SessionStore::give_up(std::size_t index, Entry& e, bool lends) {
     if (moves_up(index + 1)) {
       cancel(e.writes[index]);
     }
-    if (splits_ ? outgoing->sources != 0 : !is_leaving(e, index)) {
+    if (!is_leaving(e, index)) {
       unpin(index, e);
-      if (e.copies[index].state == CopyState::absent) {
-        return;  // nothing was left of it but what moved
-      }
     }
   }
   remove_copy(index, e, LossCause::capacity, lends);
 }
 
 void SessionStore::stop_leaving(std::size_t index, Entry& e) {
-  if (splits_) [[unlikely]] {
-    return rescue(index, id_of(e));
-  }
   Tier& t = tier(index);
   Copy& copy = e.copies[index];
   t.leave(-copy.account);
@@ -379,9 +315,6 @@ void SessionStore::touch(Entry& e, Use use) {
 }
 
 void SessionStore::settle_unpinned(std::size_t index, Entry& e) {
-  if (splits_ && e.copies[index].tokens == borders(e, index).begin) [[unlikely]] {
-    return remove_copy(index, e, LossCause::overflow);  // truncated meanwhile
-  }
   recharge(index, e);
   offer(index, e);
   tier(index).policy()->on_resize(view(index, e), backend_.now());
@@ -419,17 +352,13 @@ void SessionStore::truncate(SessionSlot session, const Truncation& cut) {
   e.tokens = cut.left_of(e.tokens);
   for_each_move(e, [&](Move& move) {
     move.tokens = cut.left_of(move.tokens);
-    move.first = splits_ && move.from != kGpu ? cut.left_of(move.first) : move.first;
     if (move.state == MoveState::waiting) {
       tier(move.to).promise(-move.room);
       move.room = wanted_room(move);
       tier(move.to).promise(move.room);
     }
   });
-  if (splits_) {
-    truncate_parts(id, cut);
-  }
-  for (std::size_t i = 0; i < tiers_.size() && !splits_; ++i) {
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
     Copy& copy = e.copies[i];
     if (copy.state != CopyState::resident) {
       continue;
@@ -489,13 +418,11 @@ void SessionStore::invalidate(SessionSlot session, LossCause cause) {
   settle();
 }
 
-Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history, Bytes running) {
+Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history) {
   if (tiers_.empty()) {
-    charge_running(running);
     return {.reused = Tokens(0),
             .cause = history.value > 0 ? LossCause::not_stored : LossCause::none};
   }
-  load_parts_.clear();
   drop_expired();
   if (decisions_ != nullptr) {
     decisions_->on_use(key, backend_.now());
@@ -523,11 +450,8 @@ Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history, By
       if (e.read.valid()) {  // a preload, or a fetch that waits for room: load it now instead
         cancel(e.read);
       }
-      const std::uint8_t sources = splits_ ? find_parts(id, history, lookup) : 0;
-      const std::uint8_t best = splits_ ? kNoTier : best_tier(e);
-      if (sources != 0) {
-        use_parts(id, sources);
-      } else if (best != kNoTier) {
+      const std::uint8_t best = best_tier(e);
+      if (best != kNoTier) {
         lookup.reused = std::min(history, e.copies[best].tokens);
         lookup.medium = tier(best).medium();
         const Copy& fastest = e.copies[0];
@@ -541,7 +465,7 @@ Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history, By
           }
           leave_upwards(0, e);
         } else {
-          (void)begin_read(e, static_cast<std::uint8_t>(1U << best), kGpu);
+          (void)begin_read(e, best, kGpu);
           if (lends) {
             leave_upwards(0, e);
           }
@@ -564,7 +488,6 @@ Lookup SessionStore::admit(SessionSlot session, EntryKey key, Tokens history, By
   if (lookup.reused >= history) {
     lookup.cause = LossCause::none;
   }
-  charge_running(running);
   settle();
   return lookup;
 }
@@ -573,7 +496,7 @@ void SessionStore::end_load(SessionSlot session) {
   end_prompt_load(session);
   if (const EntryId id = entry_of(session); id.valid() && entry(id).read.valid()) {
     Entry& e = entry(id);
-    for_each_tier_in(finish_load(e), [&](std::size_t i) { leave_upwards(i, e); });
+    leave_upwards(finish_load(e), e);
   }
   settle();
 }
@@ -606,11 +529,10 @@ std::optional<Medium> SessionStore::begin_preload(SessionSlot session) {
     return std::nullopt;
   }
   const Copy& copy = e.copies[host];
-  if (best_tier(e) != host || is_leaving(e, host) || copy.tokens < e.tokens || expired(host, e) ||
-      (splits_ && (borders(id, host).begin.value > 0 || (host > 0 && in_fastest(e).value > 0)))) {
+  if (best_tier(e) != host || is_leaving(e, host) || copy.tokens < e.tokens || expired(host, e)) {
     return std::nullopt;
   }
-  (void)begin_read(e, static_cast<std::uint8_t>(1U << host), kGpu);
+  (void)begin_read(e, static_cast<std::uint8_t>(host), kGpu);
   return tier(host).medium();
 }
 
@@ -697,7 +619,7 @@ Bytes SessionStore::check_moves() const {
       comes[move.entry.value][move.to] = move.state == MoveState::in_flight;
       pins[move.entry.value][move.to] += resident && !e.in_use ? 1 : 0;
     } else if (is_read) {
-      for_each_tier_in(move.sources, [&](std::size_t i) { pins[move.entry.value][i] += 1; });
+      pins[move.entry.value][move.from] += 1;
       comes[move.entry.value][0] |= move.to == 0 && move.state != MoveState::waiting;
     } else {
       const MoveId first = tier(move.from).writes.front();
@@ -705,8 +627,7 @@ Bytes SessionStore::check_moves() const {
       ++writes[move.from];
       comes[move.entry.value][move.to] = in_flight;
       pins[move.entry.value][move.to] += in_flight && resident ? 1 : 0;
-      const bool pins_source = splits_ ? move.sources != 0 : !is_leaving(e, move.from);
-      pins[move.entry.value][move.from] += move.holds_source && pins_source ? 1 : 0;
+      pins[move.entry.value][move.from] += move.holds_source && !is_leaving(e, move.from) ? 1 : 0;
     }
   });
   for (const Member& m : members_) {
@@ -752,43 +673,26 @@ void SessionStore::check_invariants(const Pool::Sums& control_plane) const {
       KVTIER_ASSERT(e.live || copy.state == CopyState::absent, "a released entry has no copies");
       const bool shared = i == 0 && e.prompt != kNone;
       sums[shared ? Account::shared_prefixes : Account::stored] += copy.account;
-      if (splits_) {
-        check_borders(i, EntryId{id});
-        const Borders& b = borders(EntryId{id}, i);
-        const auto bytes = [&](Tokens from, Tokens to) {
-          return block_bytes(t) * (blocks(t, to - b.coming) - blocks(t, from - b.coming));
-        };
-        sums.leaving += bytes(b.kept, b.clean);
-        sums.cached += bytes(b.clean, copy.tokens);
-      } else {
-        sums.leaving += is_leaving(e, i) ? copy.account : Bytes(0);
-      }
+      sums.leaving += is_leaving(e, i) ? copy.account : Bytes(0);
       const bool resident = copy.state == CopyState::resident;
       residents += resident ? 1 : 0;
       KVTIER_ASSERT((e.residents >> i & 1U) == (resident ? 1 : 0),
                     "an entry knows where it is resident");
       const bool known = (e.known >> i & 1U) != 0;
-      const bool leaves =
-          resident &&
-          (splits_ ? borders(EntryId{id}, i).kept < borders(EntryId{id}, i).clean : !known);
-      KVTIER_ASSERT(is_leaving(e, i) == leaves, "an entry knows where it leaves");
-      const bool holds =
-          resident && (splits_ ? borders(EntryId{id}, i).begin < borders(EntryId{id}, i).kept
-                               : !is_leaving(e, i));
+      KVTIER_ASSERT(is_leaving(e, i) == (resident && !known), "an entry knows where it leaves");
+      const bool holds = resident && !is_leaving(e, i);
       KVTIER_ASSERT(known == (holds || (i == 0 && is_lent(e))),
                     "a policy knows what its tier holds, and what a turn has of it");
-      const bool may_leave = holds && !is_leaving(e, i) && copy.pins == 0 &&
-                             (!splits_ || offered_part(i, e).value > 0);
+      const bool may_leave = holds && copy.pins == 0;
       KVTIER_ASSERT(t.offers(EntryId{id}) == may_leave,
                     "a tier offers what it holds and does not move");
-      sums.offered += !may_leave ? Bytes(0) : splits_ ? offered_part(i, e) : copy.account;
+      sums.offered += may_leave ? copy.account : Bytes(0);
       KVTIER_ASSERT(!is_lent(e) || e.in_use || e.save.valid(),
                     "what is lent comes back or is given up");
       if (copy.state == CopyState::resident && copy.pins == 0 && !is_leaving(e, i)) {
         KVTIER_ASSERT(copy.account == needed_account(i, e),
                       "an account is what the reservation says");
-        KVTIER_ASSERT(copy.tokens.value > 0 || (splits_ && e.writes[i].valid()),
-                      "a resident copy holds something, or did when its write began");
+        KVTIER_ASSERT(copy.tokens.value > 0, "a resident copy holds something");
       }
       KVTIER_ASSERT(
           !e.doomed || copy.state != CopyState::resident || copy.pins > 0 || e.writes[i].valid(),
@@ -797,7 +701,7 @@ void SessionStore::check_invariants(const Pool::Sums& control_plane) const {
           i > 0 && e.copies[i - 1].state == CopyState::resident && !is_leaving(e, i - 1);
       const bool moving = e.in_use || has_moves(e);
       KVTIER_ASSERT(!(above && copy.state == CopyState::resident && !t.config.inclusive &&
-                      !moving && !splits_ && t.config.write == WriteMoment::on_evict),
+                      !moving && t.config.write == WriteMoment::on_evict),
                     "no entry is in two exclusive tiers");
     }
     t.check_invariants(sums, [&](const Pool::Visit& visit) {

@@ -17,7 +17,6 @@
 #include "sim/core/assert.hpp"
 #include "sim/core/histogram.hpp"
 #include "sim/core/ring.hpp"
-#include "sim/policy/entry_list.hpp"
 #include "sim/policy/policy.hpp"
 #include "sim/store/decisions.hpp"
 #include "sim/store/sessions/lookup.hpp"
@@ -55,8 +54,6 @@ class SessionStore final : public StoredKv {
   ~SessionStore() override;
 
   [[nodiscard]] bool stores_anything() const { return !tiers_.empty(); }
-  /// Whether entries leave tiers in parts.
-  [[nodiscard]] bool splits() const { return splits_; }
 
   // Commands of the control plane.
 
@@ -66,18 +63,8 @@ class SessionStore final : public StoredKv {
   void truncate(SessionSlot session, const Truncation& cut);
   /// Nothing of what is stored can be used any more.
   void invalidate(SessionSlot session, LossCause cause);
-  /// The session's turn is admitted and needs `history` tokens; it runs in so much of HBM, which
-  /// `available_to` it. Its entry is in use until `save`.
-  Lookup admit(SessionSlot session, EntryKey key, Tokens history, Bytes running = Bytes(0));
-  /// A part of a turn's history that is in one medium outside of HBM.
-  struct LoadPart {
-    Medium from = Medium::dram;
-    Tokens first;
-    Tokens count;
-  };
-  /// The parts that the lookup of the last `admit` found outside of HBM, in order. Only where
-  /// entries leave in parts (`splits`): otherwise Lookup::medium has all of it.
-  [[nodiscard]] const std::vector<LoadPart>& parts_to_load() const { return load_parts_; }
+  /// The session's turn is admitted and needs `history` tokens. Its entry is in use until `save`.
+  Lookup admit(SessionSlot session, EntryKey key, Tokens history);
   /// The KV that `admit` found is in HBM now (or its load was not needed).
   void end_load(SessionSlot session);
   /// The session's running turn is followed by one at this time; kNever if it is the last. For
@@ -89,10 +76,6 @@ class SessionStore final : public StoredKv {
   [[nodiscard]] std::optional<Medium> begin_preload(SessionSlot session);
   /// Tokens of the history that the entry found by begin_preload holds.
   [[nodiscard]] Tokens stored_tokens(SessionSlot session) const;
-  /// How many of the first `most` tokens `admit` would find now.
-  [[nodiscard]] Tokens findable(SessionSlot session, Tokens most);
-  /// Whether the session's turn would find its prompt.
-  [[nodiscard]] bool finds_prompt(SessionSlot session) const;
   /// New KV of a running turn exists: its transfer to the fastest tier begins.
   void begin_save(SessionSlot session, EntryKey key, Tokens prompt);
   /// The turn ended with `tokens` in all; what is not saved yet stays in the HBM write buffer until
@@ -121,39 +104,6 @@ class SessionStore final : public StoredKv {
   void end_prefill(SessionSlot session);
   /// The turn has ended.
   void release_prompt(SessionSlot session);
-
-  // HBM for running requests.
-
-  /// HBM that running requests can take now; less than nothing while the write buffer exceeds its
-  /// size.
-  [[nodiscard]] Bytes available() const { return hbm_->free_to_run(); }
-  /// The same if what the session has stored in HBM is free for it to use.
-  [[nodiscard]] Bytes available_to(SessionSlot session) const;
-  /// Running requests take so much more of what is available, or give it back.
-  void charge_running(Bytes bytes) {
-    if (bytes > hbm_->unused()) {
-      reclaim(bytes - hbm_->unused());
-    }
-    hbm_->charge(Account::running, bytes);
-  }
-  /// Running requests will take so much of what is available before anything else happens to them.
-  void reserve(Bytes bytes) { hbm_->reserve(bytes); }
-  /// HBM that should be available, beside what is saved ahead of evictions. Meanwhile nothing
-  /// is fetched to HBM.
-  void want(Bytes bytes) { wanted_ = hbm_->is_shared() ? bytes : Bytes(0); }
-  /// Evicts what can be evicted now for what is wanted, one victim after the other, each when the
-  /// one before is saved: after that another may be worse. Says whether anything changed.
-  bool make_room();
-  /// Whether HBM becomes available when moves in flight are done.
-  [[nodiscard]] bool room_comes() const {
-    return hbm_->used(Account::write_buffer).value > 0 ||
-           (hbm_->is_shared() && (fetching_.valid() || !tier(0).writes.empty()));
-  }
-  /// Whether KV is saved to the next tier before its room is needed.
-  [[nodiscard]] bool saves_ahead() const { return ahead_.value > 0; }
-  /// How much of what is available may be taken before more is to be saved ahead; nullopt while
-  /// nothing can be.
-  [[nodiscard]] std::optional<Bytes> available_before_saving() const;
 
   // Queries of the control plane.
 
@@ -272,41 +222,14 @@ class SessionStore final : public StoredKv {
     Tokens tokens;
   };
 
-  /// The borders of a copy whose entry leaves in parts, in tokens; `coming` <= `begin` <= `kept`
-  /// <= `clean` <= Copy::tokens. The policy knows [begin, kept). [kept, clean) is on its way to the
-  /// next tier, and [clean, tokens) is there too (cached). [coming, begin) arrives.
-  struct Borders {
-    Tokens coming;
-    Tokens begin;
-    Tokens kept;
-    Tokens clean;
-  };
-
-  class Tier : public Pool {
-   public:
-    Tier(SessionStore& store, const Setup& setup)
-        : Pool(setup), config(setup.tier != nullptr ? *setup.tier : TierConfig{}), store_(store) {}
+  struct Tier : Pool {
+    explicit Tier(const Setup& setup)
+        : Pool(setup), config(setup.tier != nullptr ? *setup.tier : TierConfig{}) {}
     TierConfig config;
     /// Writes from this tier to the next one; the first may be in flight.
     Ring<MoveId> writes;
     /// Saves and fetches that wait for room here, first come first served.
     Ring<MoveId> waiting;
-
-   private:
-    [[nodiscard]] bool may_leave(EntryId id, Tokens keep) override {
-      return (!filters() && !store_.splits_) || is_let_go(id, keep);
-    }
-    [[nodiscard, gnu::noinline]] bool is_let_go(EntryId id, Tokens keep) {
-      return Pool::may_leave(id, keep) && (!store_.splits_ || store_.may_leave(*this, id, keep));
-    }
-    [[nodiscard]] Tokens rounded(EntryId id, Tokens keep) const override {
-      return store_.splits_ ? store_.rounded(*this, id, keep) : Pool::rounded(id, keep);
-    }
-    [[nodiscard]] Bytes bytes_of(EntryId id, Tokens tokens) const override {
-      return store_.bytes_of(*this, id, tokens);
-    }
-
-    SessionStore& store_;
   };
 
   enum class Room { granted, coming, refused };
@@ -327,7 +250,7 @@ class SessionStore final : public StoredKv {
   /// Its turn has ended: what is not in the fastest tier yet is in the write buffer.
   [[nodiscard]] static bool is_saving(const Entry& e) { return e.save.valid() && !e.in_use; }
   [[nodiscard]] bool reads_from(const Entry& e, std::size_t index) const {
-    return e.read.valid() && (moves_[e.read].sources >> index & 1U) != 0;
+    return e.read.valid() && moves_[e.read].from == index;
   }
   [[nodiscard]] bool is_fetched_now(const Entry& e) const {
     return e.read.valid() && moves_[e.read].transfer.valid();
@@ -347,12 +270,6 @@ class SessionStore final : public StoredKv {
     e.leaving = static_cast<std::uint8_t>(leaves ? e.leaving | bit : e.leaving & ~bit);
   }
   [[nodiscard]] static EntryId id_of(const Entry& e) { return e.seen.id; }
-  [[nodiscard]] const Borders& borders(const Entry& e, std::size_t index) const {
-    return borders_[id_of(e).value][index];
-  }
-  [[nodiscard]] const Borders& borders(EntryId id, std::size_t index) const {
-    return borders_[id.value][index];
-  }
   [[nodiscard]] static bool is_arriving(const Entry& e) {
     return std::any_of(e.copies.begin(), e.copies.end(),
                        [](const Copy& copy) { return copy.state == CopyState::arriving; });
@@ -378,14 +295,6 @@ class SessionStore final : public StoredKv {
   [[nodiscard]] Tier& tier(std::size_t index) { return *tier_at_[index]; }
   [[nodiscard]] const Tier& tier(std::size_t index) const { return *tier_at_[index]; }
   [[nodiscard]] Bytes account(const Tier& tier, Tokens tokens) const;
-  /// Blocks of the tier that so many tokens take.
-  [[nodiscard]] static std::int64_t blocks(const Tier& tier, Tokens tokens) {
-    const std::int64_t block = tier.config.block_size.value;
-    return (tokens.value + block - 1) / block;
-  }
-  [[nodiscard]] Bytes block_bytes(const Tier& tier) const {
-    return bytes_per_token_ * tier.config.block_size.value;
-  }
   /// Bytes that move when tokens after the first `stored` ones are written: whole blocks.
   [[nodiscard]] Bytes write_bytes(const Tier& tier, Tokens stored, Tokens tokens) const;
   [[nodiscard]] Bytes actual_bytes(Tokens tokens) const { return bytes_per_token_ * tokens.value; }
@@ -439,7 +348,9 @@ class SessionStore final : public StoredKv {
   void release(Entry& e);
   /// To the copy's account, and that of its tier.
   void charge(std::size_t tier, Entry& e, Bytes bytes);
-  [[nodiscard]] Bytes needed_account(std::size_t tier, const Entry& e) const;
+  [[nodiscard]] Bytes needed_account(std::size_t index, const Entry& e) const {
+    return account(tier(index), e.copies[index].tokens);
+  }
   /// Charges what the copy's tokens need now. If it is offered, `offer` has to follow.
   void recharge(std::size_t tier, Entry& e);
   void make_resident(std::size_t tier, Entry& e, Tokens tokens);
@@ -518,87 +429,6 @@ class SessionStore final : public StoredKv {
   }
   void drop_all_expired();
 
-  // Entries that leave in parts. Apart, so that what moves whole entries is no larger for it.
-
-  [[gnu::noinline]] void show_part(std::size_t tier, const Entry& e, EntryView& view) const;
-  [[nodiscard, gnu::noinline]] Bytes offered_part(std::size_t index, const Entry& e) const;
-  [[nodiscard, gnu::noinline]] Bytes needed_by_part(std::size_t index, const Entry& e) const;
-  [[nodiscard, gnu::noinline]] bool part_needs_fetch(EntryId id) const;
-  [[nodiscard, gnu::noinline]] Placement placement_of_parts(const Entry& e) const;
-  /// The account of the fastest tier's copy: room of what is cached, and what of it is shared.
-  [[gnu::noinline]] void charge_fastest(Entry& e, Bytes bytes);
-  [[gnu::noinline]] void grant_part(MoveId id);
-  [[nodiscard]] bool may_leave(const Tier& tier, EntryId id, Tokens keep);
-  [[nodiscard]] Tokens rounded(const Tier& tier, EntryId id, Tokens keep) const;
-  /// Bytes that the first `tokens` of an entry free when they leave.
-  [[nodiscard]] Bytes bytes_of(const Tier& tier, EntryId id, Tokens tokens) const;
-  [[nodiscard]] std::size_t index_of(const Tier& t) const {
-    return static_cast<std::size_t>(&t - tiers_.data());
-  }
-  /// Changes a copy and all that follows from it: accounts, order of cached copies, and what the
-  /// policy is told.
-  void set_borders(std::size_t index, EntryId id, const Borders& borders, Tokens tokens,
-                   bool tells = true, bool charges = true);
-  /// The same. A copy of which nothing is left is removed.
-  void shorten(std::size_t index, EntryId id, const Borders& borders, Tokens tokens,
-               LossCause cause);
-  /// Takes the copy out of what leaves and what is cached; its account follows.
-  [[gnu::noinline]] void clear_borders(std::size_t index, EntryId id);
-  /// The tier has tokens `first` .. `tokens` - 1 of the entry, beside what it had.
-  [[gnu::noinline]] void add_part(std::size_t index, EntryId id, Tokens first, Tokens tokens);
-  void count_part(std::size_t index, Tokens tokens);
-  /// All of a copy of which a part was leaving or cached is the policy's again.
-  [[gnu::noinline]] void rescue(std::size_t index, EntryId id);
-  /// Evicts what the policy has behind its first `keep` tokens.
-  void evict_part(std::size_t index, EntryId id, Tokens keep, Demand demand);
-  void drop_from(std::size_t index, EntryId id, Tokens first, LossCause cause);
-  /// A tier's part has expired: what HBM cached of it goes, and what lies behind a gap.
-  void expire_behind(std::size_t index, EntryId id);
-  /// Copies that begin behind the last token that is found.
-  void drop_beyond_gap(EntryId id, LossCause cause);
-  /// Tokens and room of a write to the next tier of all that leaves.
-  struct PartWrite {
-    Tokens first;
-    Tokens tokens;
-    Bytes room;
-    Bytes bytes;
-    /// It comes behind what the tier has.
-    bool extends = false;
-    /// The tier's tokens do not join it.
-    bool replaces = false;
-  };
-  [[nodiscard]] PartWrite part_write(std::size_t from, EntryId id, Tokens first, Tokens end) const;
-  /// Sees to it that the tier behind HBM has room for what HBM has from `first` on.
-  [[nodiscard]] bool room_below(EntryId id, Tokens first);
-  [[nodiscard, gnu::noinline]] Room find_room_for_part(std::size_t from, MoveId id);
-  [[nodiscard]] Tokens rounded_or_none(const Tier& t, EntryId id, Tokens keep) const {
-    return keep.value > 0 ? rounded(t, id, keep) : keep;
-  }
-  [[gnu::noinline]] void finish_part_write(MoveId id);
-  /// The tier outside of HBM whose copy reaches farthest from a token on; kNoTier if none has it.
-  [[nodiscard]] std::uint8_t farthest_from(const Entry& e, Tokens token) const;
-  /// Tokens of the entry from its first on that the fastest tier has.
-  [[nodiscard]] Tokens in_fastest(const Entry& e) const {
-    return (e.residents & 1U) != 0 ? e.copies[0].tokens : Tokens(0);
-  }
-  /// Finds the parts of a history, and reads those outside of HBM. Says which tiers have any.
-  [[gnu::noinline]] std::uint8_t find_parts(EntryId id, Tokens history, Lookup& lookup);
-  /// A turn takes what HBM has, and reads the others of these tiers.
-  [[gnu::noinline]] void use_parts(EntryId id, std::uint8_t tiers);
-  /// The tier that a fetch reads, kNoTier if nothing is to be fetched, and what it moves.
-  [[nodiscard]] std::uint8_t fetched_tier(const Entry& e) const;
-  [[nodiscard]] Bytes fetch_bytes(const Entry& e, std::uint8_t source) const;
-  /// The fastest tier's part of an entry is about to grow: nothing of it leaves or is cached.
-  /// Returns the tier's bit, if it has any.
-  [[nodiscard, gnu::noinline]] unsigned extend_fastest(EntryId id);
-  [[gnu::noinline]] void truncate_parts(EntryId id, const Truncation& cut);
-  /// Whether anything that left HBM is still to be saved to the next tier.
-  [[nodiscard]] bool moves_down() const;
-  [[nodiscard]] Bytes projected() const { return available() + hbm_->leaving(); }
-  /// Cached KV leaves, the longest cached first, until so much is free.
-  [[gnu::noinline]] void reclaim(Bytes bytes);
-  void check_borders(std::size_t index, EntryId id) const;
-
   // Moves.
 
   /// Bytes that the move's copy takes there beyond those that it has.
@@ -622,8 +452,6 @@ class SessionStore final : public StoredKv {
   void cancel_save(MoveId id);
   /// Starts a transfer of the entry's tokens from `first` to the move's last.
   void start_transfer(MoveId id, Medium from, Bytes bytes, Tokens first, bool open = false);
-  /// Starts a transfer of a part of an entry, which may lie before and after the tokens of `to`.
-  [[gnu::noinline]] void start_part_transfer(MoveId id, Medium from, Bytes bytes);
 
   void queue_write(std::size_t from, Entry& e);
   void end_write(std::size_t from);
@@ -638,9 +466,9 @@ class SessionStore final : public StoredKv {
   }
 
   /// Pins what it reads.
-  MoveId begin_read(Entry& e, std::uint8_t sources, std::uint8_t to);
+  MoveId begin_read(Entry& e, std::uint8_t source, std::uint8_t to);
   void end_read(MoveId id);
-  /// Returns the tiers that it read, a bit each.
+  /// Returns the tier that it read.
   std::uint8_t finish_load(Entry& e);
   void start_fetch(EntryId id);
   void finish_fetch(MoveId id);
@@ -664,8 +492,6 @@ class SessionStore final : public StoredKv {
   [[nodiscard]] static bool comes_for_another(const Entry& e) {
     return e.copies[0].state == CopyState::arriving || e.read.valid();
   }
-  /// All or nothing of a prompt is in HBM, and none of it cached.
-  void restore_prompt(EntryId id);
   [[nodiscard]] bool claim_room_for_prompt(SessionSlot session, Tokens tokens);
   void hold_prompt(Member& member);
   void end_prompt_load(SessionSlot session);
@@ -776,23 +602,6 @@ class SessionStore final : public StoredKv {
   /// Tiers in which anything waits for room, a bit each.
   unsigned waiting_ = 0;
 
-  /// Entries leave in parts: with paging, or if a policy takes parts.
-  bool splits_ = false;
-  std::vector<std::array<Borders, kMedia>> borders_;  // by entry
-  std::vector<LoadPart> load_parts_;
-  /// Entries of which HBM has what the next tier has too, the longest so first.
-  EntryList cached_;
-  /// HBM that is kept available by saving ahead, and that running requests want.
-  Bytes ahead_;
-  Bytes wanted_;
-  /// Nothing is saved ahead while anything is loaded.
-  bool loads_first_ = false;
-  /// Reads for turns that are not over.
-  std::int64_t loads_ = 0;
-  /// Victims are chosen that are saved ahead of time.
-  bool only_ahead_ = false;
-  /// The last attempt to save ahead found no room that it may take.
-  bool ahead_is_stuck_ = false;
   /// The fetch that waits or is in flight: one at a time.
   MoveId fetching_;
   /// There is a slower tier to fetch from.
@@ -828,8 +637,8 @@ inline Bytes SessionStore::account(const Tier& tier, Tokens tokens) const {
 }
 
 inline void SessionStore::charge(std::size_t index, Entry& e, Bytes bytes) {
-  if (index == 0 && (splits_ || e.prompt != kNone)) [[unlikely]] {
-    charge_fastest(e, bytes);
+  if (index == 0 && e.prompt != kNone) [[unlikely]] {
+    tier(0).note_shared(bytes);
   }
   used_ += bytes;
   e.copies[index].account += bytes;
@@ -837,9 +646,6 @@ inline void SessionStore::charge(std::size_t index, Entry& e, Bytes bytes) {
 }
 
 inline void SessionStore::show(std::size_t index, const Entry& e, EntryView& view) const {
-  if (splits_) [[unlikely]] {
-    return show_part(index, e, view);
-  }
   const Copy& copy = e.copies[index];
   view.tokens = copy.tokens;
   view.bytes = copy.account;
@@ -849,7 +655,7 @@ inline void SessionStore::show(std::size_t index, const Entry& e, EntryView& vie
 inline void SessionStore::offer(std::size_t index, const Entry& e) {
   const Copy& copy = e.copies[index];
   if (copy.pins == 0 && (e.known & e.residents & 1U << index) != 0) {
-    tier(index).offer(id_of(e), splits_ ? offered_part(index, e) : copy.account, e.seen.last_used);
+    tier(index).offer(id_of(e), copy.account, e.seen.last_used);
   }
 }
 
@@ -857,13 +663,6 @@ inline void SessionStore::recharge(std::size_t index, Entry& e) {
   if (const Bytes needed = needed_account(index, e); needed != e.copies[index].account) {
     charge(index, e, needed - e.copies[index].account);
   }
-}
-
-inline Bytes SessionStore::needed_account(std::size_t index, const Entry& e) const {
-  if (splits_) [[unlikely]] {
-    return needed_by_part(index, e);
-  }
-  return account(tier(index), e.copies[index].tokens);
 }
 
 inline std::uint8_t SessionStore::best_tier(const Entry& e) const {
@@ -907,16 +706,12 @@ inline void SessionStore::arrive(std::size_t index, Entry& e, Bytes room) {
   }
 }
 
-inline MoveId SessionStore::begin_read(Entry& e, std::uint8_t sources, std::uint8_t to) {
-  const auto from = static_cast<std::uint8_t>(std::bit_width(sources) - 1);
-  for_each_tier_in(sources, [&](std::size_t i) { pin(i, e); });
-  e.read = moves_.begin(id_of(e), from, to);
+inline MoveId SessionStore::begin_read(Entry& e, std::uint8_t source, std::uint8_t to) {
+  pin(source, e);
+  e.read = moves_.begin(id_of(e), source, to);
   Move& move = moves_[e.read];
-  move.sources = sources;
   move.holds_source = true;
-  move.tokens = e.copies[from].tokens;
-  move.is_load = to == kGpu;
-  loads_ += to == kGpu ? 1 : 0;
+  move.tokens = e.copies[source].tokens;
   return e.read;
 }
 
@@ -928,8 +723,7 @@ inline void SessionStore::end_read(MoveId id) {
   if (fetching_ == id) {
     fetching_ = MoveId{};
   }
-  loads_ -= move.is_load ? 1 : 0;
-  for_each_tier_in(move.sources, [&](std::size_t i) { unpin(i, e); });
+  unpin(move.from, e);
 }
 
 inline void SessionStore::cancel(MoveId id) {

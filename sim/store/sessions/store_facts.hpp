@@ -23,11 +23,6 @@ struct StoreFacts {
   Bytes window_account;
   PolicyChoice prefetch;
   SaveMode save = SaveMode::async;
-  /// Entries leave a tier in parts, from their end, whatever its policy.
-  bool splits = false;
-  /// HBM that is kept available by saving ahead of evictions; not while anything is loaded.
-  Bytes saved_ahead;
-  bool loads_first = false;
   /// How long a prefill of so many tokens takes if nothing else runs.
   std::function<SimDuration(Tokens)> recompute;
 };

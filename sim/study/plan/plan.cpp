@@ -63,8 +63,7 @@ std::string identity_of(const RunConfig& config) {
 /// Capacity of a system with one tier of whole sessions and LRU; nullopt for other systems.
 std::optional<Bytes> lru_capacity(const RunConfig& config) {
   const SystemConfig& system = config.system;
-  if (system.tiers.count() != 1 || system.paging || system.sharing == Sharing::prompts ||
-      is_cluster(config)) {
+  if (system.tiers.count() != 1 || system.sharing == Sharing::prompts || is_cluster(config)) {
     return std::nullopt;
   }
   const auto of = [](const auto& tier, const auto& installed) -> std::optional<Bytes> {

@@ -173,8 +173,8 @@ constexpr std::size_t kColumnsMost = 8;
 /// The first part has the columns that answer most questions.
 std::vector<ReportTable> cut(const ReportTable& table) {
   constexpr std::string_view kFirst[] = {
-      "hit rate, all turns %", "hit rate, prompt tokens %",   "TTFT mean s", "TTFT p95 s",
-      "TPOT mean ms",          "$ per million output tokens", "verdict"};
+      "hit rate, prompt tokens %",   "TTFT mean s", "TTFT p95 s", "TPOT mean ms",
+      "$ per million output tokens", "verdict"};
   static_assert(std::size(kFirst) <= kColumnsMost);
   std::vector<std::size_t> columns(table.header.size() - 1);
   if (columns.size() <= kColumnsMost) {

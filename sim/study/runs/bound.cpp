@@ -24,21 +24,20 @@ namespace {
 /// hold at least `n` tokens. A copy is charged its blocks, and all tiers together charge at most
 /// the sum of their capacities.
 ///
-/// If a copy of any length is charged a context window, no tier gains by a part of an entry: one
-/// tier holds all that is found. Otherwise a policy may hold parts, also in different tiers.
+/// If a copy of any length is charged a context window, no tier gains by a shorter copy: one tier
+/// holds all that is found.
 class Demands final : public RunObserver {
  public:
-  /// Without `whole_copies`, copies are charged what they hold.
-  Demands(const RunConfig& config, bool whole_copies)
+  explicit Demands(const RunConfig& config)
       : config_(config),
-        whole_copies_(whole_copies),
+        whole_copies_(config.serving.kv_reservation == Reservation::context_window),
         bytes_per_token_(stored_kv_bytes_per_token(config)) {
     const StoreFacts facts = store_facts(config);
     for_each_tier(config.system.tiers, [&](const char* name, const TierConfig& tier) {
       const Medium medium = medium_of(name);
-      const Bytes in_hbm = facts.hbm.is_shared ? facts.hbm.capacity : facts.hbm.stored;
-      capacities_.push_back(
-          medium == Medium::hbm ? in_hbm : facts.capacity[static_cast<std::size_t>(medium)]);
+      capacities_.push_back(medium == Medium::hbm
+                                ? facts.hbm.stored
+                                : facts.capacity[static_cast<std::size_t>(medium)]);
       common_block_ = std::gcd(common_block_, tier.block_size.value);
       keeps_all_ = keeps_all_ && !tier.ttl && tier.free_buffer.value == 0;
     });
@@ -64,11 +63,10 @@ class Demands final : public RunObserver {
   }
 
   /// Whether Belady's choice is the optimum: nothing is stored, or all entries have one size, and
-  /// every entry that is needed again can be found and counts. With paging running requests take
-  /// room of HBM.
+  /// every entry that is needed again can be found and counts.
   [[nodiscard]] bool belady_is_optimum() const {
-    return capacities_.empty() || (capacities_.size() == 1 && one_size_ && all_count_ &&
-                                   keeps_all_ && all_can_hit_ && !config_.system.paging);
+    return capacities_.empty() ||
+           (capacities_.size() == 1 && one_size_ && all_count_ && keeps_all_ && all_can_hit_);
   }
   /// An upper bound of the turns whose whole history a policy finds.
   [[nodiscard]] std::int64_t most_turns() const {
@@ -135,6 +133,7 @@ class Demands final : public RunObserver {
   }
 
   const RunConfig& config_;
+  /// A copy of any length is charged a context window; otherwise copies are charged what they hold.
   bool whole_copies_;
   Bytes bytes_per_token_;
   /// The greatest common divisor of the tiers' blocks, in tokens.
@@ -174,15 +173,6 @@ Json shares_reached(const Json& reached, const Most& most) {
   return shares;
 }
 
-/// Whether a copy of any length is charged a context window. Parts are charged what they hold.
-bool has_whole_copies(const RunConfig& config, const PolicyRegistry& registry) {
-  bool parts = config.system.paging.has_value();
-  for_each_tier(config.system.tiers, [&](const char*, const TierConfig& tier) {
-    parts = parts || known_policy(registry.eviction, tier.eviction.name).parts_of_entries;
-  });
-  return config.serving.kv_reservation == Reservation::context_window && !parts;
-}
-
 }  // namespace
 
 Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry& registry,
@@ -212,7 +202,7 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
   set(best.system.tiers.dram);
   set(best.system.tiers.cxl);
   set(best.system.tiers.ssd);
-  Demands demands(best, has_whole_copies(config, registry));
+  Demands demands(best);
   RunOptions silent = options;
   silent.observer = &demands;
   silent.decisions = nullptr;
@@ -243,7 +233,7 @@ Json bound_of(const RunConfig& config, const Json& result, const PolicyRegistry&
 
 Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                    const RunOptions& options) {
-  if (config.system.paging || config.system.sharing == Sharing::prompts || is_cluster(config) ||
+  if (config.system.sharing == Sharing::prompts || is_cluster(config) ||
       config.system.tiers.count() == 0) {
     return nullptr;
   }

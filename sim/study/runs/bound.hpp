@@ -11,14 +11,12 @@ namespace kvtier {
 ///
 /// "hit_rate" is that of another replay, with the registry's oracle (Belady) in every tier and no
 /// admission policy. If "is_optimum" is true, no policy finds more turns, and "name" is "Belady".
-/// That is so without tiers, and in one tier without paging, a time to live or a free buffer, with
-/// entries of one size, if every turn counts (no warm-up) and none is lost by truncation. Otherwise
-/// a policy may find more, and "name" is "Belady, greedy".
+/// That is so without tiers, and in one tier without a time to live or a free buffer, with entries
+/// of one size, if every turn counts (no warm-up) and none is lost by truncation. Otherwise a
+/// policy may find more, and "name" is "Belady, greedy".
 ///
-/// "upper_bound" holds for every policy, in all tiers together, also for policies that hold parts
-/// of entries. With reserved context windows (/serving/kv_reservation) it holds for all policies
-/// that hold whole entries, or, if the system holds parts, for all policies. For turns it is the
-/// oracle's count if that is the optimum. Otherwise, and for tokens, it is most_value().
+/// "upper_bound" holds for every policy, in all tiers together. For turns it is the oracle's count
+/// if that is the optimum. Otherwise, and for tokens, it is most_value().
 ///
 /// A system of blocks has the bound of bound_of_blocks. Throws ConfigError for a system that shares
 /// prompts.
@@ -27,7 +25,7 @@ namespace kvtier {
 
 /// The bound of a timed run's config, which is replayed untimed with its own policies and with the
 /// oracle. "untimed_hit_rate" has the hit rates of its own policies. null for configs without such
-/// a replay: with paging, shared prompts, several instances or no tier.
+/// a replay: with shared prompts, several instances or no tier.
 [[nodiscard]] Json untimed_bound(const RunConfig& config, const PolicyRegistry& registry,
                                  const RunOptions& options);
 

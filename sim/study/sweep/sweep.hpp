@@ -86,7 +86,7 @@ void describe(V& v, Sweep& c) {
       "bound", c.bound,
       "Adds /bound to results. It compares the policies with Belady's choice (hit_rate, "
       "share_reached), which is greedy if sizes differ, and with an upper bound of all policies "
-      "(upper_bound), replayed without a clock (untimed_hit_rate). null with paging, shared "
+      "(upper_bound), replayed without a clock (untimed_hit_rate). null with shared "
       "prompts, several instances or no tier.");
 }
 

@@ -70,33 +70,6 @@ TEST(DeviceBackend, MovesEveryByteOfSharedPrompts) {
   EXPECT_GT(backend.store().counters().verified.value, 0);
 }
 
-// Sessions leave both tiers in parts, so that turns load from both. With buffers the first layers
-// are loaded ahead.
-TEST(DeviceBackend, WaitsForAllLoadsOfAPass) {
-  const auto device = make_cpu_device(1);
-  const PolicyRegistry registry = builtin_policies();
-  using enum LoadDiscipline;
-  for (const LoadConfig& load : {LoadConfig{.discipline = layer_overlapped, .buffers = 0},
-                                 LoadConfig{.discipline = layer_overlapped, .buffers = 1},
-                                 LoadConfig{.discipline = blocking, .buffers = 0}}) {
-    RunConfig config = crowded_config(Medium::dram, Medium::ssd);
-    config.system.load = load;
-    config.system.prefetch = {.name = "none", .parameters = {}};
-    config.system.tiers.dram->eviction.name = "tokens_times_idle";
-    config.system.tiers.ssd->eviction.name = "tokens_times_idle";
-    DeviceBackend backend({.config = &config,
-                           .device = device.get(),
-                           .directory = KVTIER_SOURCE_DIR,
-                           .verify = true,
-                           .spare_contexts = 200});
-    TransferLog transfers;
-    (void)run_on(backend, config, registry, {.observer = &transfers});
-    backend.finish();
-    EXPECT_GT(transfers.joined_loads, 0);
-    EXPECT_GT(backend.store().counters().verified.value, 0);
-  }
-}
-
 TEST(DeviceBackend, CountsPassesSinceTheLastIdleTime) {
   const auto device = make_cpu_device(1);
   const PolicyRegistry registry = builtin_policies();
@@ -205,7 +178,7 @@ class Faults : public testing::Test {
     std::uint64_t seed = 1;
     do {
       config_ = in_a_hurry(random_device_config(seed++));
-    } while (!config_.system.tiers.ssd || config_.system.tiers.cxl || config_.system.paging);
+    } while (!config_.system.tiers.ssd || config_.system.tiers.cxl);
     config_.workload.think_time.mean = SimDuration(30000000);
     // Host memory holds two sessions at most, so that the drive is written, and read for turns.
     SystemConfig& system = config_.system;
@@ -350,9 +323,6 @@ TEST_F(Faults, ADeviceWithTooLittleMemoryRunsNothing) {
 TEST(DeviceConfigs, AreRefusedWithAllReasons) {
   const auto device = make_cpu_device(1);
   RunConfig config = random_device_config(1);
-  for (std::uint64_t seed = 3; config.system.paging; seed += 2) {
-    config = random_device_config(seed);
-  }
   config.cluster.instances = 2;
   config.system.positions = KeyPositions::embedded;
   config.model.kv_bytes_per_element = 2;

@@ -198,7 +198,7 @@ TEST(LockStep, TakesNoMoreOfHbmThanTheControlPlaneAccountsFor) {
   Bytes beyond;
   const std::int64_t ran = for_device_configs(15, [&](const RunConfig& config) {
     const Bytes most = most_beyond_accounts(config, *device);
-    const bool only_in_hbm = config.system.paging || config.system.tiers.count() == 0;
+    const bool only_in_hbm = config.system.tiers.count() == 0;
     EXPECT_TRUE(!only_in_hbm || most.value == 0) << "what is beyond is saved or loaded ahead";
     beyond = std::max(beyond, most);
   });

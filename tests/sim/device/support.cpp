@@ -30,32 +30,6 @@ ModelConfig device_model(bool by_layers, Tokens window) {
           .context_window = window};
 }
 
-/// Limits paging to what a device runs: HBM shared with running requests, and one memory behind it.
-void leave_what_a_device_pages(SystemConfig& system) {
-  TiersConfig& tiers = system.tiers;
-  if (!tiers.hbm) {
-    tiers = {};
-  } else {
-    tiers.hbm->capacity.reset();
-    tiers.hbm->block_size = system.paging->block_size;
-    tiers.ssd.reset();
-    if (tiers.dram) {
-      tiers.cxl.reset();
-    }
-  }
-  for (std::optional<TierConfig>* tier : {&tiers.dram, &tiers.cxl}) {
-    if (*tier) {
-      (*tier)->inclusive = false;
-      (*tier)->write = WriteMoment::on_evict;
-    }
-  }
-  if (tiers.count() < 2) {
-    system.paging->swap_out_below = 0;
-  }
-  system.prefetch = {.name = "none", .parameters = {}};
-  system.sharing = Sharing::none;
-}
-
 }  // namespace
 
 RunConfig random_device_config(std::uint64_t seed) {
@@ -67,12 +41,7 @@ RunConfig random_device_config(std::uint64_t seed) {
   SystemConfig& system = config.system;
   system.positions = KeyPositions::decoupled;
   system.load.wait.reset();
-  if (system.paging) {
-    leave_what_a_device_pages(system);
-    if (config.serving.kv_memory) {
-      config.serving.kv_memory = *config.serving.kv_memory * scale;
-    }
-  } else if (system.tiers.hbm) {
+  if (system.tiers.hbm) {
     system.tiers.hbm->capacity = *system.tiers.hbm->capacity * scale;
     system.tiers.hbm->free_buffer = system.tiers.hbm->free_buffer * scale;
   }
@@ -160,6 +129,20 @@ RunConfig crowded_car_config(std::int64_t prompts) {
   return config;
 }
 
+namespace {
+
+/// The tier has what leaves HBM, whose blocks have this size.
+void take_victims(TierConfig& tier, Tokens block, double ahead) {
+  tier.inclusive = false;
+  tier.write = WriteMoment::on_evict;
+  tier.block_size = block;
+  tier.blocks->pool.touch = Touch::end;
+  tier.blocks->edge.promotes = true;
+  tier.blocks->edge.ahead = ahead;
+}
+
+}  // namespace
+
 RunConfig random_block_config(std::uint64_t seed) {
   RandomStream stream(seed, "tests/random_block_config");
   const auto one_of = [&]<class T>(std::initializer_list<T> values) {
@@ -222,6 +205,12 @@ RunConfig random_block_config(std::uint64_t seed) {
     add(system.tiers.ssd, one_of({5, 30}), false);
   }
   system.load.wait = !is_tree && chance(0.5) ? LoadWait::request : LoadWait::batch;
+  if (!is_tree && behind == 1 && chance(0.4)) {
+    take_victims(*system.tiers.dram, Tokens(block), one_of({0.0, 0.3, 0.7}));
+    shared.duplicates = Duplicates::merged;
+    shared.keyless = Keyless::first;
+    system.load.wait = LoadWait::batch;
+  }
   system.load.buffers = 0;
   system.save.mode = is_tree || chance(0.7) ? SaveMode::async : SaveMode::blocking;
   config.hardware.ssd->block = Bytes(kStorageAlignment);
@@ -274,9 +263,7 @@ void expect_within_tiers(const KvStore& store, const RunConfig& config) {
   const auto expect = [&](Medium medium, bool used, Bytes capacity) {
     EXPECT_LE(store.held(medium), used ? capacity / store.token_bytes() : 0) << to_string(medium);
   };
-  const Bytes in_hbm = config.system.paging ? running_kv_capacity(config)
-                       : tiers.hbm          ? *tiers.hbm->capacity
-                                            : Bytes(0);
+  const Bytes in_hbm = tiers.hbm ? *tiers.hbm->capacity : Bytes(0);
   expect(Medium::hbm, tiers.hbm.has_value(), in_hbm);
   expect(Medium::dram, tiers.dram.has_value(), hardware.dram->capacity);
   expect(Medium::cxl, tiers.cxl.has_value(), hardware.cxl ? hardware.cxl->capacity : Bytes(0));
@@ -301,9 +288,6 @@ void TransferLog::on_transfer(const TransferRecord& t) {
   EXPECT_LE(t.begin, t.end);
   ++count;
   paths.insert({t.from, t.to});
-  if (t.to == Medium::hbm) {
-    joined_loads += loads_.insert({t.key, t.begin}).second ? 0 : 1;
-  }
   lines += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(t.from), static_cast<int>(t.to),
                        t.key.value, t.bytes.value, t.begin.ns, t.end.ns);
 }

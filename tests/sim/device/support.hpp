@@ -52,11 +52,6 @@ class TransferLog final : public RunObserver {
   std::string lines;
   std::int64_t count = 0;
   std::set<std::pair<Medium, Medium>> paths;
-  /// Loads that began together with another one of the same entry.
-  std::int64_t joined_loads = 0;
-
- private:
-  std::set<std::pair<EntryKey, SimTime>> loads_;
 };
 
 }  // namespace kvtier::test

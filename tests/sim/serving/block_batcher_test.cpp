@@ -660,7 +660,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     blocks.publication = Publication::never;
     blocks.delays_duplicates = false;
   }
-  config.serving.watermark = random.index(4) == 0 ? 0.1 : 0;
+  config.system.blocks->watermark = random.index(4) == 0 ? 0.1 : 0;
   config.serving.one_at_a_time = random.index(6) == 0;
   if (blocks.unit != EvictionUnit::node && random.index(4) == 0) {
     config.system.tiers.hbm->ttl = kMillisecond * (1'000 * (1 + random.index(30)));
@@ -863,7 +863,7 @@ TEST(BlockBatcher, RefusesKeysThatATimedRunLacks) {
   EXPECT_EQ(refused(config),
             "/system/tiers/hbm: in a timed run of blocks expected a tier: requests run in its "
             "blocks\n"
-            "/system/batching: in a timed run of blocks expected unified\n"
+            "/system/batching: in a timed run of blocks expected unified or separate\n"
             "/system/blocks/responses: in a timed run of blocks expected true: the KV of responses "
             "takes memory");
   EXPECT_EQ(refused(vllm_config(10)),

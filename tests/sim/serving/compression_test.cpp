@@ -68,48 +68,6 @@ TEST(Compression, LeavesTheKvOfRunningRequestsWhole) {
   EXPECT_EQ(run.request(1, 0).admitted, at_ms(360));
 }
 
-RunConfig paged_and_compressed(std::int64_t tokens) {
-  RunConfig config = compressed(tiny_config(Tokens(50)));
-  config.system.batching = Batching::unified;
-  config.system.paging = PagingConfig{.block_size = Tokens(1)};
-  config.serving.slots = 4;
-  config.serving.token_budget = Tokens(50);
-  config.serving.kv_memory = kv(tokens);
-  return config;
-}
-
-TEST(Compression, MovesLessWithPagingToo) {
-  RunConfig config = paged_and_compressed(70);
-  config.system.save.write_buffer = kv(20);
-  ScriptedRun run = run_of(config, {session(0, {turn(10, 5), turn(15, 2, 100)})});
-  run.run();
-  // As without paging: 15 tokens load in 9 ms, the first layer's third of it in 3.
-  const RequestRecord& r = run.request(0, 1);
-  EXPECT_EQ(r.found.reused, Tokens(15));
-  EXPECT_EQ(r.first_token - r.admitted, for_ms(18));
-  EXPECT_EQ(r.exposed_load, for_ms(3));
-  EXPECT_EQ(run.backend.link_counters("pcie").forward, Bytes(600 * 15));
-  EXPECT_EQ(run.backend.link_counters("pcie").backward, Bytes(600 * (15 + 32)));
-  EXPECT_EQ(run.instance.batcher().counters(0).occupancy_peak, Bytes(600 * 32));
-}
-
-TEST(Compression, StoredKvTakesLessOfTheHbmThatRunningRequestsShare) {
-  RunConfig config = paged_and_compressed(50);
-  config.system.tiers.dram.reset();
-  HbmTierConfig hbm;
-  static_cast<TierConfig&>(hbm) = tier();
-  config.system.tiers.hbm = hbm;
-  for (const bool fits : {true, false}) {
-    // A's 15 tokens take 9,000 of 50,000 bytes, so 41 tokens fit beside them.
-    ScriptedRun run = run_of(config, {session(0, {turn(10, 5), turn(3, 1, 1000)}),
-                                      session(100, {turn(fits ? 40 : 41, 1)})});
-    run.run();
-    EXPECT_EQ(run.request(1, 0).first_token, at_ms(fits ? 140 : 141));
-    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(fits ? 15 : 0));
-    EXPECT_EQ(run.request(0, 1).found.medium, Medium::hbm);
-  }
-}
-
 TEST(Compression, LayersLoadedAheadAreTheFirstAndLargest) {
   RunConfig config = compressed();
   config.system.load.buffers = 2;

@@ -117,104 +117,24 @@ TEST(CheckRunConfig, RefusesHbmThatLeavesLessThanOneWindow) {
                   "0.93GiB for KV, but one context window of tiny takes 1.86GiB"});
 }
 
-RunConfig paged() {
-  RunConfig config = tiny_config(Tokens(100));
-  config.system.batching = Batching::unified;
-  config.system.paging = PagingConfig{.block_size = Tokens(1)};
-  config.system.tiers.hbm.emplace();
-  config.system.tiers.hbm->block_size = Tokens(1);
-  config.system.tiers.hbm->eviction.name = "tokens_times_idle";
-  config.system.tiers.dram = tier("tokens_times_idle");
-  return config;
-}
-
-TEST(CheckRunConfig, AcceptsPagedKv) {
-  EXPECT_EQ(problems_of(paged()), Lines{});
-  RunConfig config = paged();
-  config.system.tiers = {};
-  config.system.batching = Batching::separate;
-  EXPECT_EQ(problems_of(config), Lines{});
-}
-
-TEST(CheckRunConfig, HoldsBatchingAndPagingTogether) {
+TEST(CheckRunConfig, BatchingAndHbmWithoutASizeNeedBlocks) {
   RunConfig config = tiny_config();
   config.system.batching = Batching::separate;
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/paging: batching separate needs KV in blocks, got \"none\""});
-  config = paged();
+            Lines{"/system/blocks: batching separate needs KV in blocks, got \"none\""});
   config.system.batching = Batching::prefill_first;
-  EXPECT_EQ(problems_of(config), Lines{"/system/paging: batching prefill_first reserves KV, "
-                                       "expected \"none\" or another batching"});
-}
-
-TEST(CheckRunConfig, SharesHbmWithPagingOnly) {
-  RunConfig config = tiny_config();
   config.system.tiers.hbm.emplace();
   EXPECT_EQ(problems_of(config),
-            Lines{"/system/tiers/hbm/capacity: expected a size without /system/paging"});
-  config = paged();
-  config.system.tiers.hbm->block_size = Tokens(2);
-  EXPECT_EQ(problems_of(config),
-            Lines{"/system/tiers/hbm/block_size: expected 1tokens, the size of the blocks of "
-                  "running requests, which the tier shares"});
-  config.system.tiers.hbm->capacity = Bytes(1000000);
-  EXPECT_EQ(problems_of(config), Lines{});
+            Lines{"/system/tiers/hbm/capacity: expected a size without /system/blocks"});
 }
 
-TEST(CheckRunConfig, AcceptsAPolicyForPartsOfEntriesWithoutPaging) {
+TEST(CheckRunConfig, RefusesAPolicyOfPartsOfEntriesWithoutBlocks) {
   RunConfig config = two_tiers();
   config.system.tiers.dram->eviction.name = "tokens_times_idle";
-  EXPECT_EQ(problems_of(config), Lines{});
-}
-
-TEST(CheckRunConfig, AcceptsKeysOfSessionTiersWithPaging) {
-  RunConfig config = paged();
-  TierConfig& dram = *config.system.tiers.dram;
-  dram.block_size = Tokens(2);
-  dram.admission.name = "second_hit";
-  dram.inclusive = true;
-  dram.write = WriteMoment::on_create;
-  dram.free_buffer = Bytes(1);
-  dram.ttl = for_ms(1);
-  dram.eviction.name = "scheduler_aware";
-  config.system.tiers.ssd = tier();
-  config.system.prefetch.name = "look_ahead";
-  config.system.save.mode = SaveMode::blocking;
-  config.system.sharing = Sharing::prompts;
-  config.system.compression = CompressionConfig{.strength = 0.5};
-  EXPECT_EQ(problems_of(config), Lines{});
-  config.system.sharing = Sharing::none;
-  config.system.tiers.hbm.reset();
-  EXPECT_EQ(problems_of(config), Lines{});
-}
-
-TEST(CheckRunConfig, RefusesWithPagingLayersLoadedAheadAndPromptsLargerThanABudget) {
-  RunConfig config = paged();
-  config.system.load.buffers = 1;
-  config.serving.token_budget = Tokens(99);
-  EXPECT_EQ(
-      problems_of(config),
-      (Lines{"/system/load/buffers: with /system/paging expected 0: several prompts may run in one "
-             "iteration",
-             "/serving/token_budget: expected at least the context window, 100tokens, got "
-             "99tokens: prompts are not split"}));
-}
-
-TEST(CheckRunConfig, SavesAheadOnlyFromSharedHbmToATierBehindIt) {
-  const Lines refused{
-      "/system/paging/swap_out_below: expected 0: the system has no tier behind HBM to copy to, or "
-      "does not share HBM"};
-  RunConfig config = paged();
-  config.system.paging->swap_out_below = 0.5;
-  EXPECT_EQ(problems_of(config), Lines{});
-  config.system.tiers.hbm->capacity = Bytes(1000000);
-  EXPECT_EQ(problems_of(config), refused);
-  config.system.tiers.hbm.reset();
-  EXPECT_EQ(problems_of(config), refused);
-  config = paged();
-  config.system.paging->swap_out_below = 0.5;
-  config.system.tiers.dram.reset();
-  EXPECT_EQ(problems_of(config), refused);
+  EXPECT_EQ(problems_of(config),
+            Lines{"/system/tiers/dram/eviction: expected a policy of whole entries: "
+                  "tokens_times_idle evicts parts of entries, which needs /system/blocks with unit "
+                  "tail"});
 }
 
 TEST(CheckRunConfig, KvMemoryLimitsTheHbmBesideTheWeights) {
@@ -223,16 +143,6 @@ TEST(CheckRunConfig, KvMemoryLimitsTheHbmBesideTheWeights) {
   EXPECT_EQ(running_kv_capacity(config), kv(150));
   config.serving.kv_memory = Bytes(999999999);
   EXPECT_EQ(running_kv_capacity(config), config.hardware.hbm.capacity - weight_bytes(config.model));
-  config = paged();
-  config.system.paging->block_size = Tokens(16);
-  config.system.tiers = {};
-  // 100 tokens are 7 blocks of 16: 112 tokens.
-  config.serving.kv_memory = kv(112);
-  EXPECT_EQ(problems_of(config), Lines{});
-  config.serving.kv_memory = kv(111);
-  EXPECT_EQ(problems_of(config),
-            Lines{"/serving/kv_memory: the weights and the read and write buffers leave 0.00GiB "
-                  "for KV, but one context window of tiny takes 0.00GiB"});
 }
 
 TEST(TokenBudget, IsAContextWindowButAtLeastThatOfVllm) {

@@ -156,12 +156,6 @@ TEST(Instance, HbmLimitsTheBatchBelowTheDefaultOf256Slots) {
   ASSERT_EQ(ServingConfig().slots, 256);
   EXPECT_EQ(largest_batch(tiny_config(), 1000), 100);
   EXPECT_EQ(largest_batch(tiny_config(), 3000), 256);
-  // On demand a request has 6 blocks when it first decodes.
-  RunConfig paged = tiny_config();
-  paged.system.batching = Batching::separate;
-  paged.system.paging = PagingConfig{.block_size = Tokens(1)};
-  EXPECT_EQ(largest_batch(paged, 1000), 1000 / 6);
-  EXPECT_EQ(largest_batch(paged, 3000), 256);
 }
 
 TEST(Instance, ARequestThatDoesNotFitHbmWaitsForRoom) {
@@ -259,27 +253,6 @@ TEST(Bottleneck, IsNoneIfRequestsHardlyWait) {
   EXPECT_EQ(bottleneck["name"], "none");
   EXPECT_EQ(bottleneck["share"], 0);
   EXPECT_NEAR(bottleneck["requests_wait_share"].get<double>(), 1.0 / 74, 1e-12);
-}
-
-TEST(Bottleneck, IsHbmForPagedKvWhileBlocksAreMissing) {
-  for (const DecodeStepping stepping :
-       {DecodeStepping::closed_form, DecodeStepping::per_iteration}) {
-    RunConfig config = tiny_config(Tokens(20));
-    config.system.batching = Batching::separate;
-    config.system.paging = PagingConfig{.block_size = Tokens(1)};
-    config.serving.slots = 4;
-    config.serving.token_budget = Tokens(20);
-    config.serving.kv_memory = kv(20);
-    ScriptedRun run(config, kPerToken, kIteration,
-                    {session(0, {turn(8, 8)}), session(1, {turn(6, 8)}), session(20, {turn(2, 1)})},
-                    stepping);
-    run.run();
-    // B waits 1..8 for A's prefill, C 20..24 for the iteration in work. Then C finds 2 of the 3
-    // blocks that it needs; from 34 on B, suspended, finds less than its 10, until A ends at 84.
-    EXPECT_EQ(waited(run, WaitCause::gpu_compute), for_ms(7 + 4));
-    EXPECT_EQ(waited(run, WaitCause::hbm_for_kv), for_ms(60));
-    EXPECT_EQ(run.instance.measured_waits().total(), for_ms(71));
-  }
 }
 
 TEST(Instance, ARunWithoutSessionsEndsAtOnce) {

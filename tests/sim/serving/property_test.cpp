@@ -66,50 +66,6 @@ TEST(RandomSystems, GiveTheSameBytesInBothSteppingsWithWindows) {
   EXPECT_GT(3 * run, configs);
 }
 
-/// The same with what a tier counts by entries or by parts left out.
-std::string uncounted(Json result) {
-  for (auto& [name, tier] : result["metrics"]["tiers"].items()) {
-    for (auto key = tier.begin(); key != tier.end();) {
-      const bool counted =
-          key.key() == "insertions" || key.key().find("waste") != std::string::npos;
-      key = counted ? tier.erase(key) : std::next(key);
-    }
-  }
-  return result.dump(1);
-}
-
-// The store keeps whole entries in fewer instructions than parts of entries. A policy that may keep
-// parts and never does is the slow way to the same results.
-TEST(RandomSystems, WholeEntriesAreTheSameInParts) {
-  PolicyRegistry in_parts = builtin_policies();
-  for (PolicyKind<EvictionPolicy>& kind : in_parts.eviction) {
-    kind.parts_of_entries = true;
-  }
-  std::uint64_t compared = 0;
-  const std::uint64_t configs = for_random_configs([&](RunConfig config) {
-    bool whole = !config.system.paging && config.system.tiers.count() > 0;
-    for_each_tier(config.system.tiers, [&](const char*, const TierConfig& tier) {
-      whole =
-          whole && !known_policy(builtin_policies().eviction, tier.eviction.name).parts_of_entries;
-    });
-    if (!whole) {
-      return;
-    }
-    // Parts are moved in tokens, and tokens truncated in flight are freed at another time.
-    for_each_tier(config.system.tiers, [](const char*, const TierConfig& tier) {
-      const_cast<TierConfig&>(tier).block_size = Tokens(1);
-    });
-    config.model.context_window = Tokens(6000);
-    config.hardware.hbm.capacity += kv(9 * 6000);
-    config.serving.kv_memory.reset();
-    config.serving.kv_reservation = Reservation::exact;
-    EXPECT_TRUE(uncounted(simulate(config, builtin_policies())) ==
-                uncounted(simulate(config, in_parts)));
-    ++compared;
-  });
-  EXPECT_GT(10 * compared, configs);
-}
-
 TEST(RandomSystems, HaveNoShareAboveOneAndCostNoMoreBusyThanRented) {
   static constexpr double kRounding = 1 + 1e-9;
   for_random_configs([](const RunConfig& config) {

@@ -69,27 +69,6 @@ TEST(SharedPrompts, LeaveNothingBehindForTheNextSessionInASlot) {
   EXPECT_EQ(run.request(2, 0).found.cause, LossCause::not_stored);
 }
 
-TEST(SharedPrompts, AreComputedInFullWithPagingToo) {
-  for (const Batching batching : {Batching::unified, Batching::separate}) {
-    RunConfig config = tiny_config(Tokens(100));
-    config.system.batching = batching;
-    config.system.paging = PagingConfig{.block_size = Tokens(1)};
-    config.serving.kv_memory = kv(200);
-    HbmTierConfig hbm;
-    static_cast<TierConfig&>(hbm) = tier("tokens_times_idle");
-    config.system.tiers.hbm = hbm;
-    ScriptedRun run = run_of(config, {session_of_prompt(0, 7, 20, {turn(10, 5), turn(3, 2, 100)}),
-                                      session_of_prompt(1000, 7, 20, {turn(1, 1)})});
-    run.run();
-    EXPECT_EQ(run.request(0, 0).first_token, at_ms(30));
-    EXPECT_EQ(run.request(0, 0).found.cause, LossCause::not_stored);
-    EXPECT_EQ(run.request(0, 1).history, Tokens(35));
-    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(35));
-    EXPECT_EQ(run.request(1, 0).shared, Tokens(20));
-    EXPECT_EQ(run.request(1, 0).found.cause, LossCause::not_stored);
-  }
-}
-
 /// A prompt of 20 tokens, then turns of 30 + 20 and 30 + 20 in a window of 100.
 ScriptedRun overflowing(const RunConfig& config) {
   return run_of(config, {session_of_prompt(0, 7, 20, {turn(30, 20), turn(30, 20, 1000)})});
@@ -121,21 +100,6 @@ TEST(SharedPrompts, StayWhenOtherKeptTokensHaveToGo) {
   EXPECT_EQ(run.request(0, 1).truncated, Tokens(50));
   EXPECT_EQ(run.request(0, 1).history, Tokens(20));
   EXPECT_EQ(run.request(0, 1).found.reused, Tokens(20)) << "no more is stored than is left";
-}
-
-TEST(SharedPrompts, StayInBlocksWhenTheWindowOverflows) {
-  RunConfig config = tiny_config(Tokens(100));
-  config.system.batching = Batching::unified;
-  config.system.paging = PagingConfig{.block_size = Tokens(1)};
-  config.serving.kv_memory = kv(200);
-  config.serving.truncation_ratio = 1;
-  HbmTierConfig hbm;
-  static_cast<TierConfig&>(hbm) = tier("tokens_times_idle");
-  config.system.tiers.hbm = hbm;
-  ScriptedRun run = overflowing(config);
-  run.run();
-  EXPECT_EQ(run.request(0, 1).history, Tokens(20));
-  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(20));
 }
 
 TEST(SharedPrompts, LeaveTheRestOfTheWindowToTurns) {
@@ -357,66 +321,6 @@ TEST(SharedPrompts, AreLoadedFromTheSsdBehindDram) {
   EXPECT_EQ(r.found.medium, Medium::ssd);
   EXPECT_EQ(r.found.there(), Tokens(30));
   EXPECT_EQ(r.first_token, at_ms(5032));
-}
-
-RunConfig paged_sharing(std::int64_t window, std::int64_t tokens) {
-  RunConfig config = sharing(1);
-  config.model.context_window = Tokens(window);
-  config.serving.token_budget = Tokens(2 * window);
-  config.serving.kv_memory = kv(tokens);
-  config.system.batching = Batching::unified;
-  config.system.paging = PagingConfig{.block_size = Tokens(1)};
-  config.system.tiers.hbm->capacity.reset();
-  return config;
-}
-
-TEST(SharedPrompts, AreFoundByTheNextSessionWithPagingToo) {
-  ScriptedRun run =
-      run_of(paged_sharing(100, 200), {session_of_prompt(0, 7, 20, {turn(10, 5), turn(3, 2, 2000)}),
-                                       session_of_prompt(1000, 7, 20, {turn(10, 1)})});
-  run.run();
-  EXPECT_EQ(run.request(0, 0).found.cause, LossCause::not_stored);
-  EXPECT_EQ(run.request(0, 0).first_token, at_ms(30));
-  EXPECT_TRUE(run.request(1, 0).full_hit());
-  EXPECT_EQ(run.request(1, 0).found.medium, Medium::hbm);
-  EXPECT_EQ(run.request(1, 0).first_token, at_ms(1010));
-  // The first has 20 + 15 tokens of history at 2070.
-  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(35));
-  EXPECT_EQ(run.request(0, 1).first_token, at_ms(2073));
-  // 20, 15 + 5 and 11 tokens.
-  EXPECT_EQ(run.instance.batcher().counters(0).occupancy_peak, kv(20 + 20 + 11));
-}
-
-/// HBM of 81 tokens. At 50 ms the first session's 30 + 10 + 2 are there, so the second's 20 tokens
-/// and the one after them fit beside the prompt of 30, and do not fit with a copy of it.
-TEST(SharedPrompts, LeaveTheirRoomToOtherRequestsWithPagingToo) {
-  const auto admitted = [](Sharing with) {
-    RunConfig config = paged_sharing(80, 81);
-    config.system.sharing = with;
-    ScriptedRun run = run_of(config, {session_of_prompt(0, 7, 30, {turn(10, 20)}),
-                                      session_of_prompt(41, 7, 30, {turn(20, 5)})});
-    run.run();
-    return run.request(1, 0).admitted;
-  };
-  EXPECT_EQ(admitted(Sharing::prompts), at_ms(50));
-  EXPECT_EQ(admitted(Sharing::none), at_ms(40 + 19 * 10)) << "after the first has ended";
-}
-
-TEST(SharedPrompts, GoDownWithPagingAndAreLoadedWhole) {
-  RunConfig config = paged_sharing(40, 41);
-  config.system.tiers.dram = tier();
-  ScriptedRun run =
-      run_of(config, {session_of_prompt(0, 7, 20, {turn(5, 1)}), session(1000, {turn(39, 1)}),
-                      session_of_prompt(2000, 7, 20, {turn(10, 1)})});
-  run.run();
-  // The second session needs 40 of 41 tokens, and the first's 26 leave. So do its own 40 at 2000,
-  // when the third needs 20 + 11: it waits for them.
-  const RequestRecord& r = run.request(2, 0);
-  EXPECT_TRUE(r.full_hit());
-  EXPECT_EQ(r.found.medium, Medium::dram);
-  EXPECT_EQ(r.found.there(), Tokens(20));
-  EXPECT_EQ(r.admitted, at_ms(2040));
-  EXPECT_EQ(r.first_token, at_ms(2062));
 }
 
 TEST(SharedPrompts, AreSharedOnlyWhereTheyCanBe) {

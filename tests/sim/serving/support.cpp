@@ -40,23 +40,11 @@ DuplexLimits random_link(Dice& dice) {
                              3 * (forward + backward)}));
 }
 
-template <class Visit>
-void for_each_tier_of(TiersConfig& tiers, const Visit& visit) {
-  if (tiers.hbm) {
-    visit(*tiers.hbm);
-  }
-  for (std::optional<TierConfig>* tier : {&tiers.dram, &tiers.cxl, &tiers.ssd}) {
-    if (*tier) {
-      visit(**tier);
-    }
-  }
-}
-
 TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
   TierConfig tier;
-  tier.eviction.name = dice.one_of({"lru", "fifo", "scheduler_aware", "window_score", "lfu", "mru",
-                                    "slru", "arc", "s3fifo", "sieve", "gdsf", "seconds_saved",
-                                    "session_fifo", "tokens_times_idle"});
+  tier.eviction.name =
+      dice.one_of({"lru", "fifo", "scheduler_aware", "window_score", "lfu", "mru", "slru", "arc",
+                   "s3fifo", "sieve", "gdsf", "seconds_saved", "session_fifo"});
   if (tier.eviction.name == "scheduler_aware" && dice.chance(0.3)) {
     tier.eviction.parameters["window"] = static_cast<double>(dice.between(0, 10));
   }
@@ -74,52 +62,6 @@ TierConfig random_tier(Dice& dice, const RunConfig& config, Bytes capacity) {
     tier.admission.name = dice.one_of({"second_hit", "frequency_sketch"});
   }
   return tier;
-}
-
-/// Running requests take KV in blocks, with as little room for it as one window, or several. HBM
-/// has a tier that shares them, or one of its own, or none.
-void make_paged(Dice& dice, RunConfig& config) {
-  SystemConfig& system = config.system;
-  const Tokens window = config.model.context_window;
-  PagingConfig paging;
-  paging.block_size = Tokens(dice.between(1, std::min<std::int64_t>(32, window.value)));
-  paging.decode_reserve = dice.one_of({0.0, 0.1, 0.5});
-  paging.swap_in_first = dice.chance(0.5);
-  system.batching = dice.chance(0.5) ? Batching::unified : Batching::separate;
-  system.load.buffers = 0;
-  system.load.wait = dice.one_of<std::optional<LoadWait>>({std::nullopt, LoadWait::request});
-  if (dice.chance(0.7)) {
-    HbmTierConfig tier;
-    static_cast<TierConfig&>(tier) = random_tier(dice, config, kv(window.value));
-    tier.inclusive = false;
-    tier.write = WriteMoment::on_evict;
-    tier.block_size = paging.block_size;
-    system.tiers.hbm = tier;
-    paging.swap_out_below = system.tiers.count() > 1 ? dice.one_of({0.0, 0.5, 1.0}) : 0;
-  }
-  for_each_tier_of(system.tiers, [&](TierConfig& tier) {
-    if (dice.chance(0.5)) {
-      tier.eviction = {.name = "tokens_times_idle", .parameters = {}};
-    }
-  });
-  if (system.tiers.count() < 2) {
-    system.prefetch = {.name = "none", .parameters = {}};
-  }
-  system.paging = paging;
-  const std::int64_t blocks =
-      (window.value + paging.block_size.value - 1) / paging.block_size.value;
-  config.serving.kv_memory = kv(blocks * paging.block_size.value) * dice.between(4, 20) / 4 +
-                             kv(paging.block_size.value) + Bytes(dice.between(0, 999));
-  if (system.tiers.count() > 0 && !(system.tiers.hbm && !system.tiers.hbm->capacity)) {
-    *config.serving.kv_memory += system.save.write_buffer;
-    if (system.tiers.hbm) {
-      *config.serving.kv_memory += *system.tiers.hbm->capacity;
-    }
-  }
-  config.hardware.hbm.capacity += *config.serving.kv_memory;
-  if (dice.chance(0.5)) {
-    config.serving.token_budget = window + Tokens(dice.between(0, 50));
-  }
 }
 
 class ToldEviction final : public EvictionPolicy {
@@ -331,8 +273,6 @@ RunConfig random_config(std::uint64_t seed) {
         BytesPerSecond(hardware.dram->bandwidth->value * dice.one_of({0.0, 0.5, 0.9}));
   }
   if (dice.chance(0.4)) {
-    make_paged(dice, config);
-  } else if (dice.chance(0.4)) {
     system.load.wait = LoadWait::request;
     system.load.buffers = 0;
   }

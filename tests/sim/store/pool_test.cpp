@@ -167,7 +167,7 @@ TEST(Pool, RunningRequestsLeaveTheReserveFree) {
   m.pool.note_shared(Bytes(12));
   EXPECT_EQ(m.pool.free_to_run(), Bytes(0));
   EXPECT_EQ(m.pool.free(), Bytes(0));
-  EXPECT_EQ(m.pool.unused(), Bytes(20));
+  EXPECT_EQ(m.pool.total_capacity() - m.pool.total(), Bytes(20));
   EXPECT_EQ(m.pool.used(Account::stored), Bytes(18));
   EXPECT_EQ(m.pool.used(Account::shared_prefixes), Bytes(12));
   EXPECT_EQ(m.pool.total(), Bytes(80));
@@ -180,14 +180,14 @@ TEST(Pool, AnEndedTurnsKvMovesToTheWriteBufferBeyondItsSize) {
   m.pool.charge(Account::read_buffer, Bytes(10));
   m.pool.charge(Account::running, Bytes(40));
   m.pool.charge(Account::write_buffer, Bytes(20));
-  EXPECT_EQ(m.pool.unused(), Bytes(0));
+  EXPECT_EQ(m.pool.total_capacity() - m.pool.total(), Bytes(0));
   EXPECT_THROW(m.pool.charge(Account::write_buffer, Bytes(1)), InvariantError);
   m.pool.charge(Account::write_buffer, Bytes(-1));
   m.pool.charge(Account::running, Bytes(-25));
   m.pool.charge(Account::write_buffer, Bytes(25));
   EXPECT_EQ(m.pool.write_buffer_excess(), Bytes(24));
   EXPECT_EQ(m.pool.free_to_run(), Bytes(1)) << "the excess takes what the turn has left";
-  EXPECT_EQ(m.pool.unused(), Bytes(1));
+  EXPECT_EQ(m.pool.total_capacity() - m.pool.total(), Bytes(1));
 }
 
 TEST(Pool, ItsAccountsEqualThoseOfTheStore) {

@@ -51,6 +51,11 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.keyless = Keyless::in_order;
     rules.duplicates = Duplicates::merged;
   }
+  if (has_victims_behind(rules) && !rules.partial_reuse && coin(random)) {
+    rules.edges[0].ahead = 0.1 * static_cast<double>(1 + random.index(9));
+    rules.keyless = Keyless::first;
+    rules.pools[0].ttl.reset();
+  }
   rules.hit_cap_behind = rules.requests_in_first && rules.pools.size() > 1 &&
                                  !has_victims_behind(rules) && random.index(3) == 0
                              ? HitCap::last_token
@@ -321,8 +326,8 @@ std::string describe(const StoreRules& rules) {
         "in flight {}",
         static_cast<int>(edge.write), edge.uses, edge.exclusive, static_cast<int>(edge.no_room),
         edge.promotes, edge.prompts_only, edge.least_load.value, edge.most_in_flight);
-    text += fmt::format(" least priority {} timed {} stalls {}", edge.least_priority, edge.timed,
-                        edge.stalls);
+    text += fmt::format(" least priority {} timed {} stalls {} ahead {}", edge.least_priority,
+                        edge.timed, edge.stalls, edge.ahead);
     if (edge.frequency) {
       text += fmt::format(" frequency {} {} {}", edge.frequency->least,
                           edge.frequency->forget_every.ns, edge.frequency->entries);

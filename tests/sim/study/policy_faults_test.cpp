@@ -34,7 +34,7 @@ std::string problem_of(const RunConfig& config, std::uint32_t victim) {
        .summary = "a fault",
        .source = "a test",
        .knowledge = Knowledge::online,
-       .parts_of_entries = config.system.paging.has_value(),
+       .parts_of_entries = config.system.blocks.has_value(),
        .parameters = {},
        .make = [victim](const PolicyParameters&) { return std::make_unique<Invents>(victim); }});
   try {
@@ -64,7 +64,7 @@ class KeepsOne final : public EvictionPolicy {
   std::vector<EntryId> entries_;
 };
 
-TEST(EvictionFault, PartsThatAreNotDeclaredAreBadInput) {
+TEST(EvictionFault, APartOfAnEntryThatIsEvictedWholeEndsTheRun) {
   PolicyRegistry registry = builtin_policies();
   registry.eviction.push_back(
       {.name = "keeps_one",
@@ -80,10 +80,10 @@ TEST(EvictionFault, PartsThatAreNotDeclaredAreBadInput) {
   try {
     (void)simulate(config, registry);
     ADD_FAILURE() << "a session was kept in part";
-  } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "/system/tiers/dram/eviction: policy keeps_one keeps a part of an entry: it has "
-                 "to declare parts_of_entries");
+  } catch (const InvariantError& error) {
+    EXPECT_NE(std::string(error.what()).find("a part of an entry that is evicted whole"),
+              std::string::npos)
+        << error.what();
   }
 }
 

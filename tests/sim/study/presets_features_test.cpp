@@ -175,8 +175,8 @@ TEST(Presets, HaveTheFeaturesOfTheTable) {
     const Simulated own = run_of(system, {}, &recorder);
     recorder.commit();
     table += "| `" + system + "` |";
-    const bool has_tier = std::ranges::any_of(
-        own.tiers(), [](const Json& tier) { return tier["insertions"] > 0; });
+    const bool has_tier =
+        std::ranges::any_of(own.tiers(), [](const Json& tier) { return tier["insertions"] > 0; });
     const Cell no_tier{"-", "no tier keeps KV"};
     for (const auto& [feature, cell] : std::array<std::pair<const char*, Cell>, 4>{
              {{"policies", has_tier ? policies(system, own) : no_tier},

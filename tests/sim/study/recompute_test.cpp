@@ -179,7 +179,7 @@ TEST(Recompute, ASystemThatStoresSessionsRefusesNames) {
   };
   constexpr const char* kWhy =
       ": its requests share blocks, which only a system of blocks (/system/blocks) finds";
-  for (const char* system : {"attentionstore", "pensieve", "hbm_only"}) {
+  for (const char* system : {"attentionstore", "hbm_dram", "hbm_only"}) {
     EXPECT_NE(refused(kWorkloads[5], system).find(std::string("/workload/generator") + kWhy),
               std::string::npos)
         << system;

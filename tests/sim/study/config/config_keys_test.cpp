@@ -120,7 +120,7 @@ class Bases {
     const auto add = [&](const Settings& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (base == "plain") {
       all.insert(all.begin(), "/system=recompute");
-    } else if (base == "paged") {
+    } else if (base == "tails") {
       all.insert(all.begin(), "/system=pensieve");
       add({"/hardware/dram/capacity=8GiB", "/serving/kv_memory=6GiB",
            "/hardware/links/pcie/both=30GB/s", "/workload/arrival_rate=0.6/s",
@@ -218,7 +218,7 @@ class Bases {
       RunOptions options;
       options.base_dir = dir_.path("");
       const RunConfig run = config(base, settings);
-      return outcome(run.system.blocks && base != "tree"
+      return outcome(run.system.blocks && base != "tree" && base != "tails"
                          ? simulate_untimed(run, builtin_policies(), options)
                          : simulate(run, builtin_policies(), options));
     } catch (const ConfigError&) {
@@ -254,7 +254,7 @@ class Bases {
 };
 
 const std::vector<std::string> kBases{
-    "stored", "plain",   "hbm",     "cxl",      "car",        "paged",  "timed",
+    "stored", "plain",   "hbm",     "cxl",      "car",        "tails",  "timed",
     "table",  "log",     "texts",   "measured", "compressed", "blocks", "hbm_blocks",
     "tree",   "windows", "latents", "states",   "by_hand",    "curves", "loads"};
 
@@ -559,6 +559,7 @@ const std::vector<Move>& moves() {
        {"/system/tiers/ssd/eviction=fifo"}},
       {"hbm_blocks", "/system/tiers/hbm/blocks/capacity=100blocks"},
       {"hbm_blocks", "/system/tiers/hbm/blocks/insertion=head_first"},
+      {"hbm_blocks", "/system/tiers/hbm/blocks/ahead=0.5", {}, Effect::rejects},
       {"hbm_blocks", "/system/tiers/hbm/blocks/touch=lookup", {}, Effect::rejects},
       {"hbm_blocks", "/system/tiers/hbm/blocks/after_uses=2", {}, Effect::rejects},
       {"blocks", "/system/tiers/dram/blocks/capacity=100blocks"},
@@ -567,24 +568,21 @@ const std::vector<Move>& moves() {
       {"blocks", "/system/tiers/dram/blocks/after_uses=2", {}, Effect::rejects},
       {"hbm_blocks", "/system/tiers/dram/blocks/prompts_only=false"},
       {"blocks", "/system/tiers/ssd/blocks/capacity=1000blocks"},
+      {"blocks", "/system/tiers/ssd/blocks/ahead=0.5", {}, Effect::rejects},
       {"blocks", "/system/tiers/ssd/blocks/touch=lookup"},
       {"blocks", "/system/tiers/ssd/blocks/after_uses=2"},
       {"blocks", "/system/tiers/ssd/blocks/no_room=skip"},
       {"blocks", "/system/tiers/ssd/blocks/promotes=false"},
-      {"paged", "/system/batching=separate"},
-      {"plain", "/system/paging={}", {}, Effect::rejects},  // another batching is needed then
-      {"paged",
-       "/system/paging/block_size=64tokens",
-       {"/system/tiers/dram=none", "/system/tiers/hbm=none", "/system/paging/swap_out_below=0"}},
-      {"paged", "/system/paging/decode_reserve=0.4"},
-      {"paged", "/system/paging/swap_out_below=0"},
-      {"paged", "/system/paging/swap_in_first=false"},
-      {"paged", "/system/tiers/hbm/eviction=lru"},
-      {"paged", "/system/tiers/dram/eviction=lru"},
-      {"paged", "/system/load/discipline=blocking"},
-      {"paged", "/system/load/wait=request"},
-      {"paged", "/serving/token_budget=2100tokens"},
-      {"paged", "/serving/kv_memory=5GiB"},
+      {"tails", "/system/batching=separate"},
+      {"tails", "/system/blocks/watermark=0.4"},
+      {"tails", "/system/blocks/whole_prompts=false"},
+      {"tails", "/system/tiers/dram/blocks/ahead=0"},
+      {"tails", "/system/tiers/hbm/eviction=lru"},
+      {"tails", "/system/tiers/dram/eviction=lru"},
+      {"tails", "/system/load/discipline=blocking"},
+      {"tails", "/system/load/wait=request", {}, Effect::rejects},  // found in hbm at once
+      {"tails", "/serving/token_budget=2100tokens"},
+      {"tails", "/serving/kv_memory=5GiB"},
       {"stored", "/serving/kv_memory=12GiB"},
       {"stored", "/system/prefetch=none"},
       {"stored", "/system/order=shuffled_window"},
@@ -824,7 +822,6 @@ const std::vector<Exemption>& exemptions() {
       {"/system/engine/fused", "the profile has no such work (ProfileLayers)"},
       {"/system/engine/all_reduce", "the profile has no all-reduces (ProfileLayers)"},
       {"/serving/one_at_a_time", "turns of an untimed replay come one after the other"},
-      {"/serving/watermark", "in an untimed replay no other request runs"},
       {"/system/blocks/longest_hit", "generators repeat no whole prompt"},
       {"/system/blocks/duplicates", "generators repeat no whole prompt"},
       {"/system/blocks/longest_hit_behind", "generators repeat no whole prompt"},

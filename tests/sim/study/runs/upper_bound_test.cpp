@@ -233,10 +233,8 @@ TEST(UpperBound, HoldsForEveryPolicyOnEntriesOfAnySize) {
                           : 0;
     };
     check(greedy, "belady");
-    const bool whole_copies = config.serving.kv_reservation == Reservation::context_window;
     for (const auto& kind : registry.eviction) {
-      // A part is charged what it holds, not a window.
-      if (!(kind.parts_of_entries && whole_copies) && kind.knowledge != Knowledge::oracle) {
+      if (!kind.parts_of_entries && kind.knowledge != Knowledge::oracle) {
         check(run(kind.name, "always"), kind.name);
       }
     }
@@ -291,8 +289,6 @@ RunConfig random_world(const std::string& system, RandomStream& dice) {
                                     .user_tokens = Tokens(10 + dice.index(80)),
                                     .response_tokens = Tokens(1 + dice.index(60))};
     }
-  } else if (config.system.paging) {
-    config.serving.kv_memory = Bytes((std::int64_t{1} << 20) * (850 + dice.index(4'000)));
   } else if (config.system.tiers.hbm) {
     config.system.tiers.hbm->capacity = Bytes((std::int64_t{1} << 20) * (850 + dice.index(4'000)));
   }
