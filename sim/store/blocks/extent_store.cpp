@@ -995,7 +995,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   void leave_ahead() {
     std::int64_t blocks =
         std::min(blocks_ahead(rules_) - pools_[0]->free(), pools_[0]->evictable());
-    // Nothing that a policy ranks below what is retained makes room for their copies.
+    // The second pool evicts for their copies until its policy would choose the copy of a block
+    // that is retained: then all that it has ranks above what the first pool would free.
     const std::int64_t lacking = std::min(blocks - pools_[1]->free(), pools_[1]->evictable());
     if (blocks > 0 && lacking > 0) {
       const BlockEntries::Stays stays = [&](const BlockRun& run) {
@@ -1011,7 +1012,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       evict(0, blocks);
     }
   }
-  /// They stay in its free memory.
+  /// A victim stays in the first pool's free memory.
   void retain(BlockRun victim) {
     victim.first = pools_[0]->groups() != nullptr ? End::tail : victim.first;
     retained_->insert(victim);
