@@ -671,6 +671,14 @@ void BlockBatcher::let_go_kept(std::uint32_t request) {
   schedule_soon();
 }
 
+Tokens BlockBatcher::next_chunk(Tokens rest, Tokens budget) const {
+  if (!whole_prompts_) {
+    return std::min({budget, chunk_, rest});
+  }
+  const bool fits = rest <= budget || (rest > budget_ && prompts_.empty());
+  return fits ? rest : Tokens(0);
+}
+
 BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
   if (work.fetches_kv) [[unlikely]] {
@@ -683,8 +691,8 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   }
   const Tokens behind = match.tokens - match.by_pool[0];
   const Tokens known = std::min(match.tokens, work.prompt - Tokens(1));
-  const Tokens chunk = std::min({budget, chunk_, work.prompt - known});
-  if (whole_prompts_ && known + chunk < work.prompt) {
+  const Tokens chunk = next_chunk(work.prompt - known, budget);
+  if (chunk.value == 0) {
     return Admitted::no_room;
   }
   const bool waits = loads_alone_ && behind.value > 0;
@@ -746,8 +754,8 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& matc
 bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
   Work& work = work_[slot];
   publish_loaded(slot);
-  const Tokens chunk = std::min({budget, chunk_, work.prompt - work.computed});
-  if (whole_prompts_ && work.computed + chunk < work.prompt) {
+  const Tokens chunk = next_chunk(work.prompt - work.computed, budget);
+  if (chunk.value == 0) {
     return false;
   }
   const std::int64_t lacking = blocks(work.prompt) - blocks(work.held);

@@ -203,6 +203,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   void set_preempted(SessionSlot slot);
   void admit_all(Tokens& budget);
   [[nodiscard]] Admitted admit(SessionSlot slot, Tokens& budget);
+  /// Tokens of a prompt that the next iteration computes, of so many that it lacks. 0: with whole
+  /// prompts, it does not fit beside the others. One of more than the whole budget runs without.
+  [[nodiscard]] Tokens next_chunk(Tokens rest, Tokens budget) const;
   /// An admitted request waits for its KV.
   void begin_loading(SessionSlot slot);
   /// For a request whose KV comes from another instance.

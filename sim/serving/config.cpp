@@ -179,13 +179,6 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
          "/system/blocks/whole_prompts", "false for nodes with batching separate");
   refuse(system.blocks->whole_prompts && system.blocks->chunk.has_value(), "/system/blocks/chunk",
          "\"none\" with whole_prompts");
-  if (system.blocks->whole_prompts && token_budget(config) < config.model.context_window) {
-    problems.add("/serving/token_budget",
-                 fmt::format("expected at least the context window, {}, got {}: prompts are not "
-                             "split (/system/blocks/whole_prompts)",
-                             format_quantity(config.model.context_window),
-                             format_quantity(token_budget(config))));
-  }
   bool first = true;
   for_each_tier(system.tiers, [&](const char* name, const TierConfig& tier) {
     const std::string pointer = std::string("/system/tiers/") + name;

@@ -227,7 +227,8 @@ void describe(V& v, BlocksConfig& c) {
           "With batching unified: a request waits while another one computes the next block that "
           "it would compute.");
   v.field("whole_prompts", c.whole_prompts,
-          "One iteration computes what is not found of a prompt, as before chunked prefill.");
+          "One iteration computes what is not found of a prompt, as before chunked prefill. A "
+          "prompt of more than /serving/token_budget has an iteration without other prompts.");
   v.field("watermark", c.watermark,
           "While others run, a request is admitted only if this share of the blocks of HBM stays "
           "available beside it (vLLM's watermark).",

@@ -106,6 +106,18 @@ TEST(WholePrompts, AnIterationComputesNoMoreThanTheTokenBudget) {
   }
 }
 
+TEST(WholePrompts, OneOfMoreThanTheTokenBudgetHasNoOtherBesideIt) {
+  RunConfig config = whole_prompts(Batching::unified, Tokens(50), 100);
+  config.serving.token_budget = Tokens(20);
+  ScriptedRun run(config, kPerToken, kIteration,
+                  {session(0, {turn(5, 3)}), session(1, {turn(30, 2)}), session(2, {turn(4, 1)})});
+  run.run();
+  // A 0..5. B's 30 tokens with A's second: 5..45. Then C's 4 with A's third and B's second: 45..59.
+  expect_times(run.request(0, 0), 0, 0, 5, 59);
+  expect_times(run.request(1, 0), 1, 5, 45, 59);
+  expect_times(run.request(2, 0), 2, 45, 59, 59);
+}
+
 TEST(WholePrompts, SeparatePromptsShareAnIterationWithinTheTokenBudget) {
   // 8 + 12 = 20 tokens go together; one more waits, though the running requests do not count.
   for (const std::int64_t tokens : {12, 13}) {
