@@ -278,6 +278,7 @@ void BlockBatcher::schedule() {
   store_->advance(backend_.now());
   start_copies();
   prompts_.clear();
+  reads_written_ = false;
   const bool preempted = plan();
   some_left_ = preempted || !ended_.empty();
   offer_all();
@@ -293,7 +294,8 @@ void BlockBatcher::launch_if_ready() {
     return;
   }
   is_delayed_ = true;
-  if (has_memory && loads_beside_writes_ && !load_began_ && tokens_to_load().value > 0) {
+  if (has_memory && loads_beside_writes_ && !load_began_ && !reads_written_ &&
+      tokens_to_load().value > 0) {
     load_began_ = true;
     load_prompts();
   }
@@ -728,6 +730,7 @@ bool BlockBatcher::acquire(SessionSlot slot, const Room& room, Match& match) {
   if (!id) {
     return false;
   }
+  reads_written_ = reads_written_ || match.reads_written;
   hold(slot, *id, room.taken, match);
   return true;
 }

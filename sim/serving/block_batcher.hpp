@@ -347,6 +347,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::int64_t ahead_ = 0;
   /// An iteration's load need not wait for the writes of victims: the link has both directions.
   bool loads_beside_writes_ = false;
+  /// A load of the planned iteration reads what is about to be written.
+  bool reads_written_ = false;
   /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;

@@ -26,6 +26,8 @@ struct Match {
   /// If the second pool has what the first one evicts (has_victims_behind): the blocks that were
   /// found in each of the two; empty if the store has no log.
   std::array<std::vector<Stretch>, 2> by_place{};
+  /// Set by acquire: some of what was found there is in a write that stalls and has not begun.
+  bool reads_written = false;
 
   /// Nodes: of what is loaded from the second pool, so much was fetched from storage for it.
   void count_fetched(Tokens fetched) {

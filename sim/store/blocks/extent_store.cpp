@@ -94,6 +94,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.requests_in_first && !take_room(request, room)) {
       return std::nullopt;
     }
+    match.reads_written = has_victims_behind_ && reads_written();
     if (!rules_.requests_in_first) {
       for (std::size_t i = 0; i < pools_.size(); ++i) {
         if (rules_.pools[i].touch == Touch::lookup) {
@@ -1186,6 +1187,16 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (pools_.front()->is_free(part) && !followed) {
       pools_.front()->remove_part(part);
     }
+  }
+  /// Whether blocks that a request has just found in the second pool have still to be written
+  /// there.
+  [[nodiscard]] bool reads_written() const {
+    return std::ranges::any_of(stalling_blocks_[1], [&](const BlockRun& written) {
+      return std::ranges::any_of(found_outside_, [&](const FoundOutside& found) {
+        return !found.retained && found.run.stream == written.stream &&
+               found.run.begin < written.end && written.begin < found.run.end;
+      });
+    });
   }
   /// Visits the pieces of the first `found` blocks of path_ in the first pool.
   template <class Visit>

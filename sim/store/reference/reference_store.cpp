@@ -620,9 +620,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
                 block());
     Use use(pools_, {prompt.stream, block() * std::ssize(hits)});
     if (victims_behind) {
+      reads_written_ = false;
       if (!take_with_victims(request, hits, prompt, room)) {
         return std::nullopt;
       }
+      found.reads_written = reads_written_;
     } else if (rules_.requests_in_first) {
       request.found = hits.size();
       for (std::size_t i = 0; i < request.found; ++i) {
@@ -754,6 +756,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
+    stalling_behind_.clear();
     for (std::size_t i = 1; i < pools_.size(); ++i) {
       if (const auto id = std::exchange(filling_[i], std::nullopt)) {
         CopyInFlight& copy = copies_.at(*id);
@@ -1451,6 +1454,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const bool promoted = i == promotes_to_;
     if (promoted ? promotes_for_ == nullptr : !takes_time(rules_, i)) {
       stalling_blocks_[i] += promoted ? 0 : 1;
+      if (i == 1 && !promoted) {
+        stalling_behind_.insert(block->key);
+      }
       return;
     }
     pools_[i]->pin(block);
@@ -1686,6 +1692,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
           below != nullptr && below->pins == 0 && pools_[0]->find(key) == nullptr) {
         pools_[1]->remove(below);
       }
+      reads_written_ =
+          reads_written_ || (pools_[0]->find(key) == nullptr && !retained.contains(key) &&
+                             stalling_behind_.contains(key));
     }
     std::int64_t tokens = 0;
     take_over(find_part(prompt, block() * std::ssize(hits), tokens));
@@ -1773,6 +1782,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   /// memory is not taken, oldest first.
   std::int64_t ahead_ = blocks_ahead(rules_);
   std::vector<Key> retained_;
+  /// Blocks of the second pool whose write stalls and has not begun.
+  std::set<Key> stalling_behind_;
+  bool reads_written_ = false;
   OfferCounts offer_counts_;
   std::uint32_t last_copy_ = 0;
   std::vector<Copy> begun_;

@@ -624,6 +624,7 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
           released.pop_back();
         }
       } else if (found_a.tokens != found_b.tokens || found_a.by_pool != found_b.by_pool ||
+                 found_a.reads_written != found_b.reads_written ||
                  (has_nodes ? expected.by_pool[0] != found_a.by_pool[0]
                             : expected.by_pool != found_a.by_pool) ||
                  expected.by_pool != also_expected.by_pool) {
