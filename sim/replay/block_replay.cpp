@@ -365,7 +365,7 @@ class BlockReplay {
   std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
   /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;
-  /// Of measured turns.
+  /// Hits of the measured turns.
   HitCounts hits_;
   /// Set for a source that names its tokens: what the same requests find in a cache without limit.
   std::optional<UnlimitedCache> without_limit_;

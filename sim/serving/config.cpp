@@ -538,7 +538,7 @@ KvShares hbm_shares(const RunConfig& config) {
     return {.capacity = free};
   }
   if (config.system.blocks) {
-    // Where HBM keeps nothing, KV of ended requests stands in the buffer until it is saved.
+    // KV of ended requests stands in the buffer until it is saved, if HBM keeps nothing.
     const bool is_buffered = config.system.blocks->publication == Publication::never &&
                              tiers.count() > 1 && config.system.save.mode == SaveMode::async;
     return {.capacity = free,

@@ -489,8 +489,8 @@ void check_one_instance(const RunConfig& config, const std::string& what, Proble
 /// name their tokens.
 [[nodiscard]] bool stores_sessions(const SystemConfig& system);
 
-/// With blocks, without tiers, or with a tier in HBM that running requests share, nothing is set
-/// aside.
+/// Without tiers nothing is set aside. With blocks, whose tier in HBM running requests share, only
+/// the write buffer is, where HBM keeps nothing and saves wait in it.
 [[nodiscard]] KvShares hbm_shares(const RunConfig& config);
 [[nodiscard]] Bytes running_kv_capacity(const RunConfig& config);
 /// With an engine whose memory for KV is its own choice, the context window is at most what HBM of

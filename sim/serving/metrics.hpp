@@ -141,7 +141,7 @@ struct HitCounts {
   std::int64_t late_hits = 0;
   std::int64_t truncated_turns = 0;
   Tokens truncated_tokens;
-  /// Of histories.
+  /// Tokens of histories, and hits that they lost.
   Tokens history_tokens;
   std::array<Tokens, kMedia> reused_tokens{};
   std::array<std::int64_t, kLossCauses> lost_hits{};

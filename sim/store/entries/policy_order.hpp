@@ -114,7 +114,7 @@ class PolicyOrder final : private VictimSet {
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
   [[nodiscard]] Tokens spared(EntryId victim) const override;
-  /// What it keeps if no more leave than are wanted yet.
+  /// The tokens that the victim keeps if only those leave that are still wanted.
   [[nodiscard]] Tokens spared_of_missing(EntryId victim) const;
   [[nodiscard]] Bytes bytes_of(EntryId victim, Tokens tokens) const override;
 
