@@ -31,6 +31,9 @@ class ExtentStore final : public Store, private OffloadCalls {
         lacked_(pools_.size()),
         offloads_(is_offload(rules)),
         has_victims_behind_(kvtier::has_victims_behind(rules)),
+        has_cache_behind_(rules.requests_in_first && pools_.size() > 1 && !offloads_ &&
+                          !has_victims_behind_),
+        ahead_(blocks_ahead(rules)),
         offer_counts_(rules),
         needs_places_(!rules.requests_in_first &&
                       std::any_of(rules.edges.begin(), rules.edges.end(),
@@ -46,7 +49,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
-    if (blocks_ahead(rules_) > 0) {
+    if (ahead_ > 0) {
       retained_.emplace(PoolRules{.capacity = rules_.pools[0].capacity,
                                   .block = rules_.pools[0].block,
                                   .eviction = "fifo"},
@@ -132,15 +135,14 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.requests_in_first) {
       ExtentPool& pool = *pools_.front();
       const std::int64_t wanted = blocks_up(context.tokens) - blocks_up(request.context.tokens);
+      std::optional<Use> use;
       if (wanted > pool.free()) {
         if (wanted > pool.free() + pool.evictable()) {
           return false;
         }
-        const Use use(pools_, {});
-        make_room(pool, wanted);
-      } else {
-        make_room(pool, wanted);
+        use.emplace(pools_, Context{});
       }
+      make_room(pool, wanted);
       request.unpublished += wanted;
     }
     request.context = context;
@@ -152,9 +154,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   void computed(RequestId id, Tokens tokens) override {
-    const bool has_cache_behind =
-        rules_.requests_in_first && pools_.size() > 1 && !offloads_ && !has_victims_behind_;
-    if (rules_.publication != Publication::computed && !filters_ && !has_cache_behind) {
+    if (rules_.publication != Publication::computed && !filters_ && !has_cache_behind_) {
       return;
     }
     Request& request = requests_[id.value];
@@ -163,7 +163,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (has_cache_behind) {
+    if (has_cache_behind_) {
       put_behind(request, tokens);
     }
   }
@@ -779,7 +779,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
       const std::int64_t free = pool.free();
-      // What is written below may change what the next block finds here.
+      // A write to the pool below may change whether the next block finds room here.
       const bool by_runs = free > 0 && pool.groups() != nullptr && index + 1 == pools_.size();
       const bool asks = pool.is_ranked() && !by_runs;
       const std::int64_t most = one_by_one_ || asks ? 1 : run.size();
@@ -994,24 +994,15 @@ class ExtentStore final : public Store, private OffloadCalls {
   // ---- Blocks that leave the first pool ahead of need (EdgeRules::ahead) ----
 
   void leave_ahead() {
-    std::int64_t blocks =
-        std::min(blocks_ahead(rules_) - pools_[0]->free(), pools_[0]->evictable());
+    const std::int64_t wanted = std::min(ahead_ - pools_[0]->free(), pools_[0]->evictable());
     // The second pool evicts for their copies until its policy would choose the copy of a block
     // that is retained: then all that it has ranks above what the first pool would free.
-    const std::int64_t lacking = std::min(blocks - pools_[1]->free(), pools_[1]->evictable());
-    if (blocks > 0 && lacking > 0) {
-      const BlockEntries::Stays stays = [&](const BlockRun& run) {
-        const Piece piece = retained_->first_piece(run.stream, run.begin, run.end);
-        return piece.present || piece.end < run.end;
-      };
-      if (pools_[1]->choose(lacking, nullptr, Demand::background, &stays)) {
-        evict(1, lacking);
-      }
-    }
-    blocks = std::min(blocks, pools_[1]->free());
-    if (blocks > 0 && pools_[0]->choose(blocks, nullptr, Demand::background)) {
-      evict(0, blocks);
-    }
+    const BlockEntries::Stays stays = [&](const BlockRun& run) {
+      const Piece piece = retained_->first_piece(run.stream, run.begin, run.end);
+      return piece.present || piece.end < run.end;
+    };
+    relieve(1, wanted - pools_[1]->free(), Demand::background, &stays);
+    relieve(0, std::min(wanted, pools_[1]->free()), Demand::background);
   }
   /// A victim stays in the first pool's free memory.
   void retain(BlockRun victim) {
@@ -1070,12 +1061,13 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   /// So many blocks leave, if they may.
-  void relieve(std::size_t index, std::int64_t blocks) {
+  void relieve(std::size_t index, std::int64_t blocks, Demand demand = Demand::save,
+               const BlockEntries::Stays* stays = nullptr) {
     if (blocks <= 0) {
       return;
     }
     blocks = std::min(blocks, pools_[index]->evictable());
-    if (blocks > 0 && pools_[index]->choose(blocks, nullptr)) {
+    if (blocks > 0 && pools_[index]->choose(blocks, nullptr, demand, stays)) {
       evict(index, blocks);
     }
   }
@@ -1656,6 +1648,10 @@ class ExtentStore final : public Store, private OffloadCalls {
   std::vector<std::int64_t> lacked_;
   bool offloads_;
   bool has_victims_behind_;
+  /// The pools behind take what requests compute.
+  bool has_cache_behind_;
+  /// EdgeRules::ahead of the first pool, in blocks.
+  std::int64_t ahead_;
   OfferCounts offer_counts_;
   std::vector<WriteFrequencies> frequencies_;  // by edge
   bool needs_places_;
@@ -1686,7 +1682,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// The runs that offer found, and those that are missing.
   std::vector<BlockRun> offered_here_;
   std::vector<BlockRun> offered_missing_;
-  /// What a request finds outside of the first pool.
+  /// Blocks that a request finds outside of the first pool.
   std::vector<FoundOutside> found_outside_;
 };
 

@@ -1530,7 +1530,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       for (const Key& key : left) {
         count_evicted(i, key);
       }
-      // What is retained of an entry leaves from its end.
+      // An entry's retained blocks leave from its end.
       for (std::size_t run = 0; i == 0 && ahead_ > 0 && pools_[0]->groups() && run < runs.size();
            ++run) {
         const auto begin = retained_.begin() + retained;
@@ -1588,32 +1588,25 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
   void leave_ahead() {
-    std::int64_t blocks = std::min(ahead_ - free_blocks().empty, pools_[0]->evictable());
+    const std::int64_t wanted = std::min(ahead_ - free_blocks().empty, pools_[0]->evictable());
     const auto room = [&] { return rules_.pools[1].capacity - pools_[1]->used; };
-    const std::int64_t lacking = std::min(blocks - room(), pools_[1]->evictable());
-    if (blocks > 0 && lacking > 0) {
-      const BlockEntries::Stays stays = [&](const BlockRun& run) {
-        return std::ranges::any_of(retained_, [&](const Key& key) {
-          return key.first == run.stream && key.second >= run.begin && key.second < run.end;
-        });
-      };
-      if (pools_[1]->choose(lacking, nullptr, Demand::background, &stays)) {
-        free_blocks(1, lacking);
-      }
-    }
-    blocks = std::min(blocks, room());
-    if (blocks > 0 && pools_[0]->choose(blocks, nullptr, Demand::background)) {
-      free_blocks(0, blocks);
-    }
+    const BlockEntries::Stays stays = [&](const BlockRun& run) {
+      return std::ranges::any_of(retained_, [&](const Key& key) {
+        return key.first == run.stream && key.second >= run.begin && key.second < run.end;
+      });
+    };
+    relieve(1, wanted - room(), Demand::background, &stays);
+    relieve(0, std::min(wanted, room()), Demand::background);
   }
   [[nodiscard]] bool is_retained(const Key& key) const {
     return std::ranges::count(retained_, key) > 0;
   }
 
   /// So many leave, as far as they may.
-  void relieve(std::size_t i, std::int64_t blocks) {
+  void relieve(std::size_t i, std::int64_t blocks, Demand demand = Demand::save,
+               const BlockEntries::Stays* stays = nullptr) {
     blocks = std::min(blocks, pools_[i]->evictable());
-    if (pools_[i]->choose(blocks, nullptr)) {
+    if (blocks > 0 && pools_[i]->choose(blocks, nullptr, demand, stays)) {
       free_blocks(i, blocks);
     }
   }
