@@ -852,28 +852,19 @@ void BlockBatcher::add_loads(std::size_t from, SessionSlot slot) {
   }
   const Tokens size(block_tokens_[from]);
   if (from > 1) {
-    const std::vector<KvPiece> far = pieces_of(work.far, size);
+    const std::vector<KvPiece> far = pieces_of(contexts_.streams(), work.far, size);
     pieces_.insert(pieces_.end(), far.begin(), far.end());
     return;
   }
   const Tokens first = work.loads_end - work.loads;
-  std::vector<KvPiece> loaded = work.from_second.empty()
-                                    ? kvtier::pieces_of(contexts_.streams(), prompt_of(slot).stream,
-                                                        first, work.loads_end, size)
-                                    : pieces_of(work.from_second, size);
+  std::vector<KvPiece> loaded =
+      work.from_second.empty()
+          ? pieces_of(contexts_.streams(), prompt_of(slot).stream, first, work.loads_end, size)
+          : pieces_of(contexts_.streams(), work.from_second, size);
   for (KvPiece& piece : loaded) {
     piece.turn = request_key(slot);
     pieces_.push_back(piece);
   }
-}
-
-std::vector<KvPiece> BlockBatcher::pieces_of(const std::vector<Stretch>& blocks,
-                                             Tokens size) const {
-  std::vector<KvPiece> pieces;
-  for (const Stretch& stretch : blocks) {
-    pieces.push_back(piece_of(contexts_.streams(), stretch, size));
-  }
-  return pieces;
 }
 
 void BlockBatcher::drop_arrivals(std::uint64_t cookie) {
@@ -896,12 +887,12 @@ std::optional<RequestId> BlockBatcher::acquire_blocks(SessionSlot slot, const Ro
   if (backend_.has_bytes()) [[unlikely]] {
     const Streams& streams = contexts_.streams();
     const Context whole = work_[slot].content.whole;
-    backend_.begin_request(
-        key, kvtier::pieces_of(streams, whole.stream, Tokens(0), whole.tokens, Tokens(1)));
-    backend_.share_blocks(key, match.by_place[1].empty()
-                                   ? kvtier::pieces_of(streams, prompt.stream, Tokens(0),
-                                                       match.by_pool[0], Tokens(block_))
-                                   : pieces_of(match.by_place[0], Tokens(block_)));
+    backend_.begin_request(key,
+                           pieces_of(streams, whole.stream, Tokens(0), whole.tokens, Tokens(1)));
+    backend_.share_blocks(
+        key, match.by_place[1].empty()
+                 ? pieces_of(streams, prompt.stream, Tokens(0), match.by_pool[0], Tokens(block_))
+                 : pieces_of(streams, match.by_place[0], Tokens(block_)));
   }
   set_request(request_key(slot));
   const auto id = store_->acquire(prompt, room, match, again);
@@ -930,9 +921,9 @@ void BlockBatcher::publish_loaded(SessionSlot slot) {
 void BlockBatcher::share_merged(SessionSlot slot, Tokens tokens) {
   if (merges_ && backend_.has_bytes()) [[unlikely]] {
     const Tokens whole(tokens.value / block_ * block_);
-    backend_.share_blocks(request_key(slot), kvtier::pieces_of(contexts_.streams(),
-                                                               context(work_[slot], tokens).stream,
-                                                               Tokens(0), whole, Tokens(block_)));
+    backend_.share_blocks(request_key(slot),
+                          pieces_of(contexts_.streams(), context(work_[slot], tokens).stream,
+                                    Tokens(0), whole, Tokens(block_)));
   }
 }
 

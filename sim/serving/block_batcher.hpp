@@ -234,8 +234,6 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] TransferId load(std::size_t from, Tokens tokens, std::span<const SessionSlot> slots,
                                 std::uint64_t cookie);
   void add_loads(std::size_t from, SessionSlot slot);
-  [[nodiscard]] std::vector<KvPiece> pieces_of(const std::vector<Stretch>& blocks,
-                                               Tokens size) const;
 
   // Calls of the store about a request, which a backend with bytes is told of.
 

@@ -6,6 +6,15 @@
 
 namespace kvtier {
 
+std::vector<KvPiece> pieces_of(const Streams& streams, const std::vector<Stretch>& blocks,
+                               Tokens size) {
+  std::vector<KvPiece> pieces;
+  for (const Stretch& stretch : blocks) {
+    pieces.push_back(piece_of(streams, stretch, size));
+  }
+  return pieces;
+}
+
 std::vector<KvPiece> pieces_of(const Streams& streams, StreamId stream, Tokens first, Tokens end,
                                Tokens size) {
   std::vector<Stretch> path;

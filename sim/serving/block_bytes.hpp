@@ -18,6 +18,8 @@ namespace kvtier {
           .first = size * blocks.begin,
           .count = size * (blocks.end - blocks.begin)};
 }
+[[nodiscard]] std::vector<KvPiece> pieces_of(const Streams& streams,
+                                             const std::vector<Stretch>& blocks, Tokens size);
 /// Tokens [first, end) of a context as pieces of the streams of its blocks. A block belongs to the
 /// stream of its last token.
 [[nodiscard]] std::vector<KvPiece> pieces_of(const Streams& streams, StreamId stream, Tokens first,
