@@ -22,6 +22,11 @@ TierConfig blocks_tier(std::int64_t capacity, std::int64_t block) {
   added.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, capacity}};
   return added;
 }
+HbmTierConfig hbm_tier(std::int64_t capacity, std::int64_t block) {
+  HbmTierConfig hbm;
+  static_cast<TierConfig&>(hbm) = blocks_tier(capacity, block);
+  return hbm;
+}
 
 RunConfig blocks_config(std::int64_t capacity, std::int64_t block) {
   RunConfig config = tiny_config();
@@ -98,9 +103,7 @@ TEST(BlockReplay, StoresResponsesOrNot) {
 TEST(BlockReplay, RunningRequestsShareATierInHbm) {
   RunConfig config = tiny_config();
   config.system.blocks = BlocksConfig{};
-  HbmTierConfig hbm;
-  static_cast<TierConfig&>(hbm) = blocks_tier(3, 4);
-  config.system.tiers.hbm = hbm;
+  config.system.tiers.hbm = hbm_tier(3, 4);
   NamedSource fits({{{1, 2}, Tokens(8), Tokens(1)}, {{1, 2}, Tokens(8), Tokens(1)}},
                    {.block = Tokens(4)});
   EXPECT_EQ(replay_blocks(config, fits, builtin_policies(), {})["metrics"]["hit_tokens"]["hbm"], 4);
@@ -248,8 +251,7 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   EXPECT_EQ(refused(entries),
             "/system/tiers/dram/blocks/leaves_only: expected false, but for blocks");
   RunConfig victims = blocks_config(100, 4);
-  victims.system.tiers.hbm = HbmTierConfig{};
-  static_cast<TierConfig&>(*victims.system.tiers.hbm) = blocks_tier(100, 4);
+  victims.system.tiers.hbm = hbm_tier(100, 4);
   victims.system.tiers.dram->inclusive = false;
   victims.system.tiers.dram->write = WriteMoment::on_evict;
   victims.system.tiers.dram->block_size = Tokens(8);
@@ -284,8 +286,7 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   EXPECT_EQ(refused(nodes),
             "/system/blocks/unit: expected block, tail or sequence, since nodes "
             "need a tier in hbm");
-  nodes.system.tiers.hbm = HbmTierConfig{};
-  static_cast<TierConfig&>(*nodes.system.tiers.hbm) = blocks_tier(100, 4);
+  nodes.system.tiers.hbm = hbm_tier(100, 4);
   nodes.system.tiers.hbm->eviction.name = "fifo";
   nodes.system.tiers.hbm->blocks->pool.touch = Touch::lookup;
   nodes.system.tiers.hbm->blocks->pool.lease = SimDuration(1);
@@ -322,8 +323,7 @@ TEST(BlockReplay, RefusesKeysThatAStoreOfBlocksLacks) {
   EXPECT_EQ(refused(nothing),
             "/system/blocks/found_from: expected another moment than never without a tier in hbm: "
             "nothing would be stored");
-  nothing.system.tiers.hbm = HbmTierConfig{};
-  static_cast<TierConfig&>(*nothing.system.tiers.hbm) = blocks_tier(100, 4);
+  nothing.system.tiers.hbm = hbm_tier(100, 4);
   nothing.system.blocks->keyless = Keyless::in_order;
   nothing.system.tiers.dram->inclusive = false;
   nothing.system.load.wait = LoadWait::batch;
@@ -510,9 +510,7 @@ TEST(BlockReplay, NoSystemFindsMoreBlocksThanTheBound) {
 TEST(BlockReplay, TheBoundCountsLastBlocksThatATierBehindFinds) {
   RunConfig config = tiny_config();
   config.system.blocks = BlocksConfig{};
-  HbmTierConfig hbm;
-  static_cast<TierConfig&>(hbm) = blocks_tier(10, 4);
-  config.system.tiers.hbm = hbm;
+  config.system.tiers.hbm = hbm_tier(10, 4);
   config.system.tiers.dram = blocks_tier(10, 4);
   config.system.tiers.dram->inclusive = true;
   config.system.tiers.dram->write = WriteMoment::on_create;
@@ -571,9 +569,7 @@ TEST(BlockReplay, TheBoundOfAClusterIsOneGlobalPool) {
 
 TEST(BlockReplay, InstancesFindKvInASharedTier) {
   RunConfig config = blocks_config(5, 4);
-  HbmTierConfig hbm;
-  static_cast<TierConfig&>(hbm) = blocks_tier(10, 4);
-  config.system.tiers.hbm = hbm;
+  config.system.tiers.hbm = hbm_tier(10, 4);
   config.system.tiers.dram->inclusive = true;
   config.system.tiers.dram->write = WriteMoment::on_create;
   config.cluster.instances = 2;

@@ -21,11 +21,6 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
-constexpr SimDuration kIteration = kMillisecond * 10;
-constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
-                                         DecodeStepping::per_iteration};
-
 /// vLLM's rules with blocks of `block` tokens. An iteration takes 1 ms a token of its prompts, and
 /// 10 ms more if requests decode in it.
 RunConfig vllm_config(std::int64_t blocks, std::int64_t block = 1, Tokens window = Tokens(200)) {
@@ -64,14 +59,6 @@ RunConfig with_victims_behind(RunConfig config) {
   config.system.load.wait = LoadWait::batch;
   config.system.load.discipline = LoadDiscipline::blocking;
   return config;
-}
-
-void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
-                  std::int64_t first_token, std::int64_t finished) {
-  EXPECT_EQ(r.arrived, at_ms(arrived));
-  EXPECT_EQ(r.admitted, at_ms(admitted));
-  EXPECT_EQ(r.first_token, at_ms(first_token));
-  EXPECT_EQ(r.finished, at_ms(finished));
 }
 
 TEST(BlockBatcher, APromptJoinsTheDecodeOfTheOthers) {

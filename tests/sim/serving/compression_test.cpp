@@ -14,9 +14,6 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
-constexpr SimDuration kIteration{10000000};
-
 RunConfig compressed(RunConfig config = tiny_config()) {
   config.system.tiers.dram = tier();
   config.system.compression = CompressionConfig{.strength = 0.8, .sparsity = {0, 1}};

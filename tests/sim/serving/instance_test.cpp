@@ -16,20 +16,9 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
-constexpr SimDuration kIteration{10000000};
-
 RunConfig with_dram(RunConfig config = tiny_config()) {
   config.system.tiers.dram = tier();
   return config;
-}
-
-void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
-                  std::int64_t first_token, std::int64_t finished) {
-  EXPECT_EQ(r.arrived, at_ms(arrived));
-  EXPECT_EQ(r.admitted, at_ms(admitted));
-  EXPECT_EQ(r.first_token, at_ms(first_token));
-  EXPECT_EQ(r.finished, at_ms(finished));
 }
 
 TEST(Instance, ARequestAlonePrefillsAndDecodes) {

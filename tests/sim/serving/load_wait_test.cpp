@@ -11,9 +11,6 @@
 namespace kvtier::test {
 namespace {
 
-constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
-                                         DecodeStepping::per_iteration};
-
 RunConfig waiting(LoadWait wait) {
   RunConfig config = tiny_config();
   config.serving.slots = 2;

@@ -10,10 +10,7 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
 constexpr SimDuration kDecode = kMillisecond * 10;
-constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
-                                         DecodeStepping::per_iteration};
 
 /// SGLang's rules in HBM of so many tokens. A batch of prompts takes 1 ms a token, a decode 10 ms.
 RunConfig sglang_config(std::int64_t tokens, Tokens chunk = Tokens(200)) {
@@ -28,13 +25,6 @@ RunConfig sglang_config(std::int64_t tokens, Tokens chunk = Tokens(200)) {
   config.system.tiers.hbm = hbm;
   config.serving.slots = 4;
   return config;
-}
-
-void expect_times(const RequestRecord& r, std::int64_t admitted, std::int64_t first_token,
-                  std::int64_t finished) {
-  EXPECT_EQ(r.admitted, at_ms(admitted));
-  EXPECT_EQ(r.first_token, at_ms(first_token));
-  EXPECT_EQ(r.finished, at_ms(finished));
 }
 
 TEST(PrefillBatches, PromptsComeBeforeTheDecodeOfTheOthers) {

@@ -14,9 +14,6 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
-constexpr SimDuration kIteration{10000000};
-
 RunConfig with_dram(RunConfig config = tiny_config()) {
   config.system.tiers.dram = tier();
   return config;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "sim/core/assert.hpp"
 
@@ -101,6 +102,18 @@ class ToldEviction final : public EvictionPolicy {
 };
 
 }  // namespace
+
+void expect_times(const RequestRecord& request, std::int64_t arrived, std::int64_t admitted,
+                  std::int64_t first_token, std::int64_t finished) {
+  EXPECT_EQ(request.arrived, at_ms(arrived));
+  expect_times(request, admitted, first_token, finished);
+}
+void expect_times(const RequestRecord& request, std::int64_t admitted, std::int64_t first_token,
+                  std::int64_t finished) {
+  EXPECT_EQ(request.admitted, at_ms(admitted));
+  EXPECT_EQ(request.first_token, at_ms(first_token));
+  EXPECT_EQ(request.finished, at_ms(finished));
+}
 
 std::vector<std::string> problems_of(const RunConfig& config) {
   Problems problems;

@@ -27,6 +27,11 @@ inline constexpr std::int64_t kLayers = 5;
 inline constexpr Bytes kTokenBytes{1000};
 inline constexpr SimDuration kMillisecond{1000000};
 inline constexpr double kMegabytePerSecond = 1e6;
+/// The times of most tests: of a prompt's token without KV, and of a decode iteration.
+inline constexpr SimDuration kPerToken = kMillisecond;
+inline constexpr SimDuration kIteration = kMillisecond * 10;
+inline constexpr std::array kSteppings = {DecodeStepping::closed_form,
+                                          DecodeStepping::per_iteration};
 
 [[nodiscard]] constexpr SimTime at_ms(std::int64_t ms) { return SimTime(ms * 1000000); }
 [[nodiscard]] constexpr SimDuration for_ms(std::int64_t ms) { return SimDuration(ms * 1000000); }
@@ -98,10 +103,10 @@ inline void set_alone(CurveStart& start, double rate, std::int64_t depth) {
   return hardware;
 }
 
-/// Without tiers; blocks of one token; a write buffer that never fills.
 /// The lines of check_run_config.
 [[nodiscard]] std::vector<std::string> problems_of(const RunConfig& config);
 
+/// Without tiers; blocks of one token; a write buffer that never fills.
 [[nodiscard]] inline RunConfig tiny_config(Tokens window = Tokens(1000)) {
   RunConfig config;
   config.model = tiny_model(window);
@@ -258,6 +263,12 @@ struct ScriptedRun {
     return recorder.request(session, turn);
   }
 };
+
+/// Expects a request to have these times, in milliseconds.
+void expect_times(const RequestRecord& request, std::int64_t arrived, std::int64_t admitted,
+                  std::int64_t first_token, std::int64_t finished);
+void expect_times(const RequestRecord& request, std::int64_t admitted, std::int64_t first_token,
+                  std::int64_t finished);
 
 /// Adds up the bytes that another backend moves between the media.
 class CountingBackend final : public ForwardingBackend {

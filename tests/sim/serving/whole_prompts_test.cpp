@@ -11,17 +11,6 @@
 namespace kvtier::test {
 namespace {
 
-constexpr SimDuration kPerToken = kMillisecond;
-constexpr SimDuration kIteration = kMillisecond * 10;
-
-void expect_times(const RequestRecord& r, std::int64_t arrived, std::int64_t admitted,
-                  std::int64_t first_token, std::int64_t finished) {
-  EXPECT_EQ(r.arrived, at_ms(arrived));
-  EXPECT_EQ(r.admitted, at_ms(admitted));
-  EXPECT_EQ(r.first_token, at_ms(first_token));
-  EXPECT_EQ(r.finished, at_ms(finished));
-}
-
 /// Blocks of one token, as many as `blocks`, of which nothing is kept. An iteration takes 1 ms a
 /// token of its prompts, and 10 ms more if requests decode in it.
 RunConfig whole_prompts(Batching batching, Tokens window, std::int64_t blocks) {
@@ -55,9 +44,6 @@ RunConfig keeping(RunConfig config, bool host) {
   }
   return config;
 }
-
-constexpr DecodeStepping kSteppings[] = {DecodeStepping::closed_form,
-                                         DecodeStepping::per_iteration};
 
 TEST(WholePrompts, APromptJoinsTheDecodeOfTheOthers) {
   for (const DecodeStepping stepping : kSteppings) {
