@@ -894,7 +894,7 @@ std::optional<RequestId> BlockBatcher::acquire_blocks(SessionSlot slot, const Ro
                  ? pieces_of(streams, prompt.stream, Tokens(0), match.by_pool[0], Tokens(block_))
                  : pieces_of(streams, match.by_place[0], Tokens(block_)));
   }
-  set_request(request_key(slot));
+  set_request(key, true);
   const auto id = store_->acquire(prompt, room, match, again);
   if (!id && backend_.has_bytes()) [[unlikely]] {
     backend_.end_request(key);

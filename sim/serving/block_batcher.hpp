@@ -250,9 +250,9 @@ class BlockBatcher : public Batcher, private StoredKv {
             static_cast<std::uint64_t>(r.turn)};
   }
   /// The request that the store's next decisions are about.
-  void set_request(EntryKey request) {
+  void set_request(EntryKey request, bool is_admitted = false) {
     if (bytes_) [[unlikely]] {
-      bytes_->set_request(request);
+      bytes_->set_request(request, is_admitted);
     }
   }
   /// Copies that a transfer has brought, and that the store did not take, are not needed.

@@ -38,7 +38,7 @@ void BlockBytes::on_decision(DecisionKind kind, std::size_t pool, const Stretch&
   }
   switch (kind) {
     case DecisionKind::move_up:
-      if (pool == 1 && has_victims_behind(rules_)) {
+      if (pool == 1 && reads_what_moves_up_ && has_victims_behind(rules_)) {
         moving_up_.push_back(piece_of(streams_, blocks, rules_.pools[1].block));
         break;
       }

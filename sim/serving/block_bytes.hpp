@@ -32,8 +32,12 @@ class BlockBytes final : public BlockLog {
   BlockBytes(StoreRules rules, const Streams& streams, Backend& backend, BlockLog* next)
       : rules_(std::move(rules)), streams_(streams), backend_(backend), next_(next) {}
 
-  /// The request for which the store decides from here on.
-  void set_request(EntryKey request) { request_ = request; }
+  /// The request for which the store decides from here on. If it is being admitted, it reads what
+  /// moves up, when its load begins.
+  void set_request(EntryKey request, bool is_admitted = false) {
+    request_ = request;
+    reads_what_moves_up_ = is_admitted;
+  }
 
   void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
   /// The loads of what has moved up have begun.
@@ -47,6 +51,7 @@ class BlockBytes final : public BlockLog {
   Backend& backend_;
   BlockLog* next_;
   std::optional<EntryKey> request_;
+  bool reads_what_moves_up_ = false;
   /// Blocks of the second pool that have moved up, and that loads read there.
   std::vector<KvPiece> moving_up_;
 };

@@ -60,19 +60,23 @@ InLockStep run_in_lock_step(const RunConfig& config, Device& device, bool watche
           .of_prompt = backend.store().tokens(Medium::hbm, prompt_key(0))};
 }
 
-TEST(LockStep, MovesEveryByteOfRandomSystemsOfBlocks) {
+void move_every_byte(std::uint64_t count, RunConfig (*make)(std::uint64_t seed)) {
   const auto device = make_cpu_device(1);
   Bytes verified;
   int observed = 0;
   const std::int64_t ran = for_device_configs(
-      30,
+      count,
       [&](const RunConfig& config) {
         verified += run_in_lock_step(config, *device, observed++ % 2 == 0).verified;
       },
-      random_block_config);
+      make);
   EXPECT_GT(ran, 0);
   EXPECT_GT(verified.value, 0);
 }
+
+TEST(LockStep, MovesEveryByteOfRandomSystemsOfBlocks) { move_every_byte(30, random_block_config); }
+
+TEST(LockStep, MovesEveryByteOfVictims) { move_every_byte(60, random_victims_config); }
 
 TEST(LockStep, RandomSystemsOfBlocksMoveOnEveryPath) {
   using enum Medium;

@@ -131,11 +131,18 @@ RunConfig crowded_car_config(std::int64_t prompts) {
 
 namespace {
 
-/// The tier has what leaves HBM, whose blocks have this size.
-void take_victims(TierConfig& tier, Tokens block, double ahead) {
+/// DRAM has what leaves HBM.
+void take_victims(SystemConfig& system, double ahead, const std::string& eviction) {
+  BlocksConfig& shared = *system.blocks;
+  shared.duplicates = Duplicates::merged;
+  shared.keyless = Keyless::first;
+  system.load.wait = LoadWait::batch;
+  system.tiers.hbm->eviction.name = eviction;
+  TierConfig& tier = *system.tiers.dram;
+  tier.eviction.name = eviction;
   tier.inclusive = false;
   tier.write = WriteMoment::on_evict;
-  tier.block_size = block;
+  tier.block_size = system.tiers.hbm->block_size;
   tier.blocks->pool.touch = Touch::end;
   tier.blocks->edge.promotes = true;
   tier.blocks->edge.ahead = ahead;
@@ -206,10 +213,10 @@ RunConfig random_block_config(std::uint64_t seed) {
   }
   system.load.wait = !is_tree && chance(0.5) ? LoadWait::request : LoadWait::batch;
   if (!is_tree && behind == 1 && chance(0.4)) {
-    take_victims(*system.tiers.dram, Tokens(block), one_of({0.0, 0.3, 0.7}));
-    shared.duplicates = Duplicates::merged;
-    shared.keyless = Keyless::first;
-    system.load.wait = LoadWait::batch;
+    shared.publication = one_of({Publication::scheduling, Publication::computed, Publication::end});
+    const std::string order = one_of({"lru", "tokens_times_idle"});
+    take_victims(system, one_of({0.0, 0.3, 0.7}),
+                 shared.unit == EvictionUnit::sequence ? "lru" : order);
   }
   system.load.buffers = 0;
   system.save.mode = is_tree || chance(0.7) ? SaveMode::async : SaveMode::blocking;
@@ -229,6 +236,15 @@ RunConfig random_block_config(std::uint64_t seed) {
   workload.sharegpt.assistant_tokens_median = 8;
   workload.sharegpt.message_cap = Tokens(20);
   return config;
+}
+
+RunConfig random_victims_config(std::uint64_t seed) {
+  for (std::uint64_t next = 1000 * seed;; ++next) {
+    RunConfig config = random_block_config(next);
+    if (has_victims_behind(store_rules(config))) {
+      return config;
+    }
+  }
 }
 
 std::int64_t for_device_configs(std::uint64_t count,

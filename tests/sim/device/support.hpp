@@ -26,6 +26,8 @@ namespace kvtier::test {
 /// A random system of blocks or nodes in HBM, and in up to two tiers behind it, that a device can
 /// run. Sessions begin with shared prompts.
 [[nodiscard]] RunConfig random_block_config(std::uint64_t seed);
+/// The first one from 1000 x seed on whose DRAM has what leaves HBM.
+[[nodiscard]] RunConfig random_victims_config(std::uint64_t seed);
 
 /// Calls check(config) for as many of them as KVTIER_TEST_CONFIGS says, or `count`, from
 /// KVTIER_TEST_FROM on, and says which one failed; returns how many there were.
