@@ -76,7 +76,6 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     State& state = states_[entry.value];
     switch (state.place) {
       case Place::absent:
-      case Place::chosen:
         return;
       case Place::in_use:
         state.place = Place::idle;
@@ -139,7 +138,6 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     idle,     // in the list: no request waits, or only beyond the window
     in_use,   // a turn uses it, and no request waits: not in the list until on_release
     waiting,  // its request is seen: in `waiting_`
-    chosen    // its request was seen; in a set that leaves, and no longer in `waiting_`
   };
   struct State {
     QueuePosition position = kNotQueued;
@@ -159,33 +157,27 @@ class SchedulerAwareEviction final : public EvictionPolicy {
     waiting_.insert(entry, state.position);
   }
 
-  /// Chooses from the tail of the queue to its head. Entries passed on the way are put back, unless
-  /// they leave.
+  /// Chooses from the tail of the queue to its head. Entries passed on the way are put back;
+  /// on_remove takes those that leave.
   void choose_waiting(const RoomRequest& request, Victims& victims) {
     const bool newcomer_may_stay_out =
         request.demand == Demand::prefetch || request.demand == Demand::demotion;
     while (!waiting_.empty()) {
       const EntryId last = waiting_.top();
-      State& state = states_[last.value];
       if (victims.offers(last)) {
-        if (newcomer_may_stay_out && request.incoming > state.position) {
+        if (newcomer_may_stay_out && request.incoming > states_[last.value].position) {
           break;
         }
         victims.add(last);
         if (!victims.wants_more()) {
           break;
         }
-        state.place = Place::chosen;
       }
       waiting_.remove(last);
       passed_.push_back(last);
     }
     for (; !passed_.empty(); passed_.pop_back()) {
-      State& state = states_[passed_.back().value];
-      if (state.place == Place::waiting || !victims.complete()) {
-        state.place = Place::waiting;
-        waiting_.insert(passed_.back(), state.position);
-      }
+      waiting_.insert(passed_.back(), states_[passed_.back().value].position);
     }
   }
 

@@ -48,7 +48,8 @@ class EvictionPolicy {
   virtual void on_release(const EntryView& entry, SimTime now) { on_resize(entry, now); }
   virtual void on_resize(const EntryView&, SimTime) {}
   /// The entry is split: it is now `head`, and the new entry `tail` continues it. Both keep the
-  /// entry's state. By default, the head is resized and the tail is inserted.
+  /// entry's state. By default, the head is resized and the tail is inserted. With look-ahead
+  /// knowledge, the tail's view has the first request that waits for it, as that of on_insert.
   virtual void on_split(const EntryView& head, const EntryView& tail, SimTime now) {
     on_resize(head, now);
     on_insert(tail, now);

@@ -10,6 +10,7 @@
 #include "sim/core/errors.hpp"
 #include "sim/serving/store_rules.hpp"
 #include "sim/store/blocks/stores.hpp"
+#include "sim/store/entries/policy_order.hpp"
 
 namespace kvtier {
 namespace {
@@ -92,6 +93,10 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   }
   counted_.resize(accounts_.size());
   requests_.set_stored(this);
+  looking_ahead_ = store_->looking_ahead();
+  for (PolicyOrder* policies : looking_ahead_) {
+    policies->set_queue(requests_);
+  }
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   ahead_ = blocks_ahead(rules);
   loads_beside_writes_ = has_victims_behind(rules);
@@ -114,11 +119,26 @@ void BlockBatcher::on_turn(SessionSlot slot) {
 void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
   work_[slot].priority = requests_.priority(slot);
   work_[slot].position = position;
+  tell_waiting(slot, position);
   if (by_priority_ && requests_.next() == position &&
       (asks_again_.empty() || precedes(slot, asks_again_.front()))) {
     lacks_room_ = false;
   }
   schedule_soon();
+}
+
+/// Policies that look ahead learn of it.
+void BlockBatcher::tell_waiting(SessionSlot slot, QueuePosition position) {
+  for (PolicyOrder* policies : looking_ahead_) {
+    policies->begin_waiting(prompt_of(slot), position);
+  }
+}
+
+SessionSlot BlockBatcher::take_from_queue(QueuePosition position) {
+  for (PolicyOrder* policies : looking_ahead_) {
+    policies->end_waiting(position);
+  }
+  return requests_.take(position);
 }
 
 void BlockBatcher::schedule_soon() {
@@ -604,14 +624,14 @@ void BlockBatcher::admit_all(Tokens& budget) {
     if (admitted == Admitted::later) {
       if (from_queue) {
         asks_again_.insert(asks_again_.begin() + static_cast<std::ptrdiff_t>(again),
-                           requests_.take(position));
+                           take_from_queue(position));
         requests_.set_suspended(asks_again_.size());
       }
       ++again;
       continue;
     }
     if (from_queue) {
-      static_cast<void>(requests_.take(position));
+      static_cast<void>(take_from_queue(position));
     } else {
       asks_again_.erase(asks_again_.begin() + static_cast<std::ptrdiff_t>(again));
       requests_.set_suspended(asks_again_.size());

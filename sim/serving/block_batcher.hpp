@@ -165,6 +165,9 @@ class BlockBatcher : public Batcher, private StoredKv {
 
   void proceed();
   /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
+  /// A request begins to wait in the queue, or leaves it.
+  void tell_waiting(SessionSlot slot, QueuePosition position);
+  SessionSlot take_from_queue(QueuePosition position);
   void schedule_soon();
   void schedule();
   /// The GPUs begin what has been put together, if it has all that it waits for.
@@ -326,6 +329,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::optional<BlockBytes> bytes_;
   std::unique_ptr<Store> own_store_;
   Store* store_;
+  /// The store's policies that look ahead.
+  std::vector<PolicyOrder*> looking_ahead_;
 
   /// A request waits for its loads alone.
   bool loads_alone_;

@@ -108,7 +108,7 @@ void PrefillBatches::choose_waiting() {
     }
     const Chosen chosen = choose(requests_.waiting(position));
     if (chosen == Chosen::yes) {
-      static_cast<void>(requests_.take(position));
+      static_cast<void>(take_from_queue(position));
     }
     if (chosen == Chosen::no_room) {
       without_room_ = requests_.waiting(position);
@@ -384,7 +384,7 @@ bool PrefillBatches::preempt_for_decode() {
     has_room = next_blocks(kept) <= store_->free_blocks().available;
   }
   for (const SessionSlot slot : preempted) {
-    static_cast<void>(requests_.enqueue(slot));
+    tell_waiting(slot, requests_.enqueue(slot));
     begin_prefetch(slot);
   }
   if (!has_room) {

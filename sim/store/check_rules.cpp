@@ -99,6 +99,8 @@ class Checks {
     const auto* kind = find_policy(registry_.eviction, pool.eviction);
     refuse(kind != nullptr && kind->knowledge == Knowledge::oracle, i, "eviction",
            "a policy that does not know the future: which blocks are used next depends on the run");
+    refuse(kind != nullptr && kind->knowledge == Knowledge::look_ahead && pool.shared, i,
+           "eviction", "a policy that does not look ahead: each instance has a queue of its own");
     refuse(kind != nullptr && kind->parts_of_entries && pool.unit == EvictionUnit::sequence, i,
            "eviction", "a policy of whole entries for sequences");
   }

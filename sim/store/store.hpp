@@ -98,6 +98,7 @@ struct FreeBlocks {
 
 class BlockListener;
 class BlockLog;
+class PolicyOrder;
 class OffloadCalls;
 
 /// Dense number of a request that holds KV in the first pool.
@@ -190,6 +191,9 @@ class Store {
 
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;
+
+  /// Of its own pools, the policies that look ahead: they want to hear of requests that wait.
+  [[nodiscard]] virtual std::vector<PolicyOrder*> looking_ahead() { return {}; }
 
   /// KV of the stream's own tokens from there on leaves all pools, but for what requests hold or
   /// have written.

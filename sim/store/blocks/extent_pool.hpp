@@ -102,6 +102,10 @@ class ExtentPool {
   /// Whether they are, and each block is an entry of theirs, and so an extent.
   [[nodiscard]] bool ranks_blocks() const { return is_ranked() && !policies_->groups(); }
   /// Their entries, if blocks of a stream may be one; else null.
+  /// Its policies, if they look ahead; else null.
+  [[nodiscard]] PolicyOrder* looking_ahead() const {
+    return is_ranked() ? policies_->looking_ahead() : nullptr;
+  }
   [[nodiscard]] BlockEntries* groups() const {
     return policies_ != nullptr && policies_->groups() ? policies_.get() : nullptr;
   }

@@ -296,6 +296,14 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
     return true;
   }
+  [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
+    std::vector<PolicyOrder*> found;
+    for (const auto& pool : pools_) {
+      found.push_back(pool->looking_ahead());
+    }
+    std::erase(found, nullptr);
+    return found;
+  }
   bool set_log(BlockLog* log) override {
     log_.set(log);
     for (std::size_t i = 0; i < pools_.size(); ++i) {
@@ -790,7 +798,8 @@ class ExtentStore final : public Store, private OffloadCalls {
         return;
       }
       const BlockRun now = cut_off(run, part);
-      if (!pool.admits(now.stream, now.begin) || (free == 0 && !pool.choose(part, &now))) {
+      if (!pool.admits(now.stream, now.begin) ||
+          (free == 0 && !pool.choose(part, &now, demand_of(rules_, index)))) {
         count_skipped(index, now);
         continue;
       }

@@ -35,7 +35,7 @@ class NodeStore final : public Store {
         counters_(rules_.pools.size()),
         log_(rules_.pools.size()) {
     for (std::size_t i = 0; is_ranked_ && i < std::min<std::size_t>(2, rules.pools.size()); ++i) {
-      policies_[i] = make_policy_order(rules, i, registry);
+      policies_[i] = make_policy_order(rules, i, streams, registry);
     }
   }
 
@@ -354,6 +354,18 @@ class NodeStore final : public Store {
     return order;
   }
 
+  [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
+    std::vector<PolicyOrder*> found;
+    for (const auto& policies : policies_) {
+      if (policies != nullptr && policies->looks_ahead()) {
+        found.push_back(policies.get());
+      }
+    }
+    if (storage_ != nullptr && storage_->looking_ahead() != nullptr) {
+      found.push_back(storage_->looking_ahead());
+    }
+    return found;
+  }
   bool set_log(BlockLog* log) override {
     log_.set(log);
     if (storage_ != nullptr) {
@@ -886,7 +898,7 @@ class NodeStore final : public Store {
     if (parent != kNone && !nodes_[parent].on_host && !write_path(parent)) {
       return false;
     }
-    if (!admits(at, 1) || !make_host_room(nodes_[at].size)) {
+    if (!admits(at, 1) || !make_host_room(at)) {
       counters_[1].skipped += nodes_[at].size;
       tell(DecisionKind::skip, 1, at);
       return false;
@@ -916,14 +928,17 @@ class NodeStore final : public Store {
     return stretches;
   }
 
-  /// Whether so many blocks may come into the second pool now.
-  bool make_host_room(std::int64_t blocks) {
+  /// Whether a node may come into the second pool now.
+  bool make_host_room(std::uint32_t newcomer) {
+    const std::int64_t blocks = nodes_[newcomer].size;
     if (blocks > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
-      evict_from_host(rules_.whole_need ? blocks : blocks - host_free());
+      const EntryKey key = key_of_node(newcomer);
+      evict_from_host(rules_.whole_need ? blocks : blocks - host_free(), &key);
     }
     return blocks <= host_free();
   }
-  void evict_from_host(std::int64_t blocks) {
+  /// `newcomer`: the room is for this node.
+  void evict_from_host(std::int64_t blocks, const EntryKey* newcomer = nullptr) {
     for (const bool spares_leaves : {true, false}) {
       for (auto next = in_both_.begin(); next != in_both_.end() && blocks > 0;) {
         const std::uint32_t at = next->second;
@@ -937,7 +952,7 @@ class NodeStore final : public Store {
       }
     }
     while (blocks > 0) {
-      const std::uint32_t at = is_ranked_ ? ranked_victim(1) : host_victim();
+      const std::uint32_t at = is_ranked_ ? ranked_victim(1, newcomer) : host_victim();
       if (at == kNone) {
         return;
       }
@@ -988,7 +1003,7 @@ class NodeStore final : public Store {
   }
   bool write_back(std::uint32_t at) {
     const std::int64_t blocks = nodes_[at].size;
-    if (!admits(at, 1) || !make_host_room(blocks)) {
+    if (!admits(at, 1) || !make_host_room(at)) {
       counters_[1].skipped += blocks;
       tell(DecisionKind::skip, 1, at);
       return false;
@@ -1235,9 +1250,9 @@ class NodeStore final : public Store {
   }
   /// The node that leaves a pool next, and has to; kNone if none may, or shall leave the second
   /// pool.
-  [[nodiscard]] std::uint32_t ranked_victim(std::size_t pool) {
+  [[nodiscard]] std::uint32_t ranked_victim(std::size_t pool, const EntryKey* newcomer = nullptr) {
     PolicyOrder& policies = *policies_[pool];
-    if (!policies.choose(1, pool == 0 ? Demand::save : Demand::demotion, nullptr) && pool == 0) {
+    if (!policies.choose(1, demand_of(rules_, pool), newcomer) && pool == 0) {
       policies.choose_oldest(1);
     }
     const std::vector<PolicyOrder::Chosen> chosen = policies.take_chosen();
@@ -1247,8 +1262,11 @@ class NodeStore final : public Store {
     if (policies_[pool] == nullptr || !policies_[pool]->filters()) {
       return true;
     }
+    return policies_[pool]->admits(key_of_node(at));
+  }
+  [[nodiscard]] EntryKey key_of_node(std::uint32_t at) const {
     const Span& first = first_span(at);
-    return policies_[pool]->admits(key_of(first.stream, first.begin));
+    return key_of(first.stream, first.begin);
   }
   /// Admission policies learn once which blocks a request uses.
   void note_uses(Request& request, Tokens tokens) {

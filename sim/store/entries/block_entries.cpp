@@ -21,7 +21,7 @@ BlockEntries::BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const 
     : block_(rules.block),
       streams_(streams),
       groups_blocks_(has_entries(rules.unit)),
-      order_(rules, bytes_per_token, registry) {}
+      order_(rules, bytes_per_token, streams, registry) {}
 
 void BlockEntries::advance(SimTime now) {
   if (groups_blocks_) {

@@ -40,6 +40,9 @@ class BlockEntries {
   /// Whether an entry may have several blocks.
   [[nodiscard]] bool groups() const { return groups_blocks_; }
 
+  /// Its policies, if they look ahead; else null.
+  [[nodiscard]] PolicyOrder* looking_ahead() { return order_.looks_ahead() ? &order_ : nullptr; }
+
   // Only of entries of several blocks.
 
   /// A request uses a context, until end_use.

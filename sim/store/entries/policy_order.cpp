@@ -7,15 +7,19 @@
 
 namespace kvtier {
 
-PolicyOrder::PolicyOrder(const PoolRules& rules, Bytes bytes_per_token,
+PolicyOrder::PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
                          const PolicyRegistry& registry)
     : block_(rules.block),
       block_bytes_(bytes_per_token * rules.block.value),
+      streams_(streams),
       leaves_in_part_(rules.unit == EvictionUnit::tail) {
   const auto& kind = known_policy(registry.eviction, rules.eviction);
   eviction_ = kind.make(rules.eviction_parameters);
   eviction_->on_start(rules.facts);
   keeps_parts_ = kind.parts_of_entries;
+  if (kind.knowledge == Knowledge::look_ahead) {
+    ahead_ = std::make_unique<LookAhead>();
+  }
   if (filters_admission(rules)) {
     admission_ = known_policy(registry.admission, rules.admission).make(rules.admission_parameters);
   }
@@ -31,7 +35,8 @@ EntryView PolicyOrder::view(std::uint32_t entry) const {
           .bytes = block_bytes_ * known.blocks,
           .first_inserted = known.inserted,
           .session_began = known.inserted,
-          .last_used = known.used};
+          .last_used = known.used,
+          .queue_position = looks_ahead() ? first_waiting(entry) : kNotQueued};
 }
 
 std::uint32_t PolicyOrder::make(const Entry& entry) {
@@ -42,6 +47,9 @@ std::uint32_t PolicyOrder::make(const Entry& entry) {
     at = free_.top();
     free_.pop();
     entries_[at] = entry;
+  }
+  if (looks_ahead()) {
+    ahead_->entries.insert(place(at));
   }
   return at;
 }
@@ -55,6 +63,7 @@ std::uint32_t PolicyOrder::insert(EntryKey key, std::int64_t first_block, std::i
                                  .used = used,
                                  .arrival = ++arrivals_});
   eviction_->on_insert(view(at), now_);
+  tell_others_waiting(at);
   return at;
 }
 
@@ -83,18 +92,35 @@ std::uint32_t PolicyOrder::split(std::uint32_t entry, EntryKey key, std::int64_t
   const std::uint32_t made = make(tail);
   offer(entry, may_leave);
   eviction_->on_split(view(entry), view(made), now_);
+  tell_others_waiting(made);
   return made;
 }
 
 void PolicyOrder::resize(std::uint32_t entry, std::int64_t first_block, std::int64_t blocks) {
   offer(entry, false);
+  const std::int64_t before = entries_[entry].first_block;
+  const bool moves = looks_ahead() && before != first_block;
+  if (moves) {
+    ahead_->entries.erase(place(entry));
+  }
   entries_[entry].first_block = first_block;
   entries_[entry].blocks = blocks;
   eviction_->on_resize(view(entry), now_);
+  if (moves) {
+    ahead_->entries.insert(place(entry));
+    for (const auto& [position, end] : ahead_->waiting.in(place_of(entries_[entry].key).first)) {
+      if ((end > before) != (end > first_block)) {
+        tell_queue_change(entry, position, end > first_block);
+      }
+    }
+  }
 }
 
 void PolicyOrder::remove(std::uint32_t entry) {
   offer(entry, false);
+  if (looks_ahead()) {
+    ahead_->entries.erase(place(entry));
+  }
   entries_[entry] = {};
   free_.push(entry);
   eviction_->on_remove(EntryId{entry}, now_);
@@ -105,6 +131,53 @@ void PolicyOrder::offer_last(std::uint32_t entry, std::int64_t blocks) {
   VictimSet::offer(EntryId{entry}, block_bytes_ * blocks);
 }
 
+// ---- The queue ----
+
+QueuePosition PolicyOrder::first_waiting(std::uint32_t entry) const {
+  const auto [stream, block, number] = place(entry);
+  return ahead_->waiting.first(stream, block);
+}
+
+void PolicyOrder::tell_queue_change(std::uint32_t entry, QueuePosition position, bool waits) {
+  eviction_->on_queue_change(EntryId{entry}, {position, waits, first_waiting(entry)});
+}
+
+void PolicyOrder::tell_others_waiting(std::uint32_t entry) {
+  if (!looks_ahead()) {
+    return;
+  }
+  const auto [stream, block, number] = place(entry);
+  const QueuePosition first = ahead_->waiting.first(stream, block);
+  for (const auto& [position, end] : ahead_->waiting.in(stream)) {
+    if (position != first && end > block) {
+      tell_queue_change(entry, position, true);
+    }
+  }
+}
+
+void PolicyOrder::tell_path(const std::vector<Stretch>& path, QueuePosition position, bool waits) {
+  for (const Stretch& stretch : path) {
+    const auto first = ahead_->entries.lower_bound({stretch.stream, 0, 0});
+    const auto end = ahead_->entries.lower_bound({stretch.stream, stretch.end, 0});
+    std::for_each(first, end, [&](const auto& one) {
+      tell_queue_change(std::get<std::uint32_t>(one), position, waits);
+    });
+  }
+}
+
+void PolicyOrder::begin_waiting(const Context& prompt, QueuePosition position) {
+  std::vector<Stretch> path;
+  streams_.path(prompt.stream, prompt.tokens.value / block_.value, block_.value, path);
+  ahead_->waiting.add(position, path);
+  tell_path(path, position, true);
+}
+
+void PolicyOrder::end_waiting(QueuePosition position) {
+  tell_path(ahead_->waiting.remove(position), position, false);
+}
+
+// ---- Victims ----
+
 bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer,
                          const Stays* stays) {
   chosen_.clear();
@@ -112,8 +185,16 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
   newcomer_ = newcomer;
   demand_ = demand;
   stays_ = stays;
-  if (wanted > available() ||
-      !VictimSet::choose(*eviction_, {.now = now_, .demand = demand}, wanted)) {
+  RoomRequest request{.now = now_, .demand = demand};
+  if (looks_ahead() && ahead_->queue != nullptr) {
+    request.queue_first = ahead_->queue->first();
+    request.window_end = ahead_->queue->window_end();
+    if (newcomer != nullptr) {
+      const auto [stream, block] = place_of(*newcomer);
+      request.incoming = ahead_->waiting.first(stream, block);
+    }
+  }
+  if (wanted > available() || !VictimSet::choose(*eviction_, request, wanted)) {
     return false;
   }
   for (const Victim& victim : victims()) {

@@ -4,12 +4,15 @@
 #include <functional>
 #include <memory>
 #include <queue>
+#include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "sim/core/streams.hpp"
 #include "sim/policy/policy.hpp"
 #include "sim/policy/victims.hpp"
+#include "sim/store/entries/waiting_requests.hpp"
 #include "sim/store/rules.hpp"
 
 namespace kvtier {
@@ -33,7 +36,9 @@ class PolicyOrder final : private VictimSet {
   using Stays = std::function<bool(std::uint32_t entry)>;
 
   /// Throws InvariantError if the registry does not have the policies.
-  PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const PolicyRegistry& registry);
+  /// `streams` outlives it.
+  PolicyOrder(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
+              const PolicyRegistry& registry);
 
   void advance(SimTime now) { now_ = now; }
   [[nodiscard]] SimTime now() const { return now_; }
@@ -62,6 +67,16 @@ class PolicyOrder final : private VictimSet {
   }
   /// So many of its last blocks may leave, and if entries leave whole all or none.
   void offer_last(std::uint32_t entry, std::int64_t blocks);
+
+  [[nodiscard]] bool looks_ahead() const { return ahead_ != nullptr; }
+
+  // The queue, if the policy looks ahead.
+
+  /// It outlives this. Without one no request waits.
+  void set_queue(const QueueView& queue) { ahead_->queue = &queue; }
+  /// A request with this prompt begins to wait.
+  void begin_waiting(const Context& prompt, QueuePosition position);
+  void end_waiting(QueuePosition position);
 
   /// Asks the policy for entries with so many blocks. `newcomer`: the room is for this block, and
   /// the admission policy may refuse that it replaces a victim. Where entries leave in part, no
@@ -109,7 +124,24 @@ class PolicyOrder final : private VictimSet {
     std::uint64_t arrival = 0;
   };
 
+  struct LookAhead {
+    const QueueView* queue = nullptr;
+    WaitingRequests waiting;
+    /// Entries by their first block.
+    std::set<std::tuple<StreamId, std::int64_t, std::uint32_t>> entries;
+  };
+
   std::uint32_t make(const Entry& entry);
+  [[nodiscard]] std::tuple<StreamId, std::int64_t, std::uint32_t> place(std::uint32_t entry) const {
+    return {place_of(entries_[entry].key).first, entries_[entry].first_block, entry};
+  }
+  /// Position of the first request that waits for an entry.
+  [[nodiscard]] QueuePosition first_waiting(std::uint32_t entry) const;
+  /// The policy learns of a request that waits for an entry, or does not any more.
+  void tell_queue_change(std::uint32_t entry, QueuePosition position, bool waits);
+  /// The policy learns of all requests that wait for a new entry but the first, which it knows.
+  void tell_others_waiting(std::uint32_t entry);
+  void tell_path(const std::vector<Stretch>& path, QueuePosition position, bool waits);
   [[nodiscard]] EntryView view(std::uint32_t entry) const;
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
@@ -120,10 +152,13 @@ class PolicyOrder final : private VictimSet {
 
   Tokens block_;
   Bytes block_bytes_;
+  const Streams& streams_;
   bool leaves_in_part_;
   std::unique_ptr<EvictionPolicy> eviction_;
   /// Null: everything is admitted.
   std::unique_ptr<AdmissionPolicy> admission_;
+  /// Null: the policy does not look ahead.
+  std::unique_ptr<LookAhead> ahead_;
   /// The policy says how much of a victim leaves.
   bool keeps_parts_;
   SimTime now_;
@@ -137,12 +172,20 @@ class PolicyOrder final : private VictimSet {
   std::vector<Chosen> chosen_;
 };
 
+/// Why blocks that are written to a pool need room there.
+[[nodiscard]] inline Demand demand_of(const StoreRules& rules, std::size_t pool) {
+  return pool > 0 && rules.edges[pool - 1].write == Write::on_evict ? Demand::demotion
+                                                                    : Demand::save;
+}
+
 /// The policies of a pool of nodes; null if it has an order of its own.
 [[nodiscard]] inline std::unique_ptr<PolicyOrder> make_policy_order(
-    const StoreRules& rules, std::size_t pool, const PolicyRegistry& registry) {
+    const StoreRules& rules, std::size_t pool, const Streams& streams,
+    const PolicyRegistry& registry) {
   return has_own_order(rules, pool)
              ? nullptr
-             : std::make_unique<PolicyOrder>(rules.pools[pool], rules.bytes_per_token, registry);
+             : std::make_unique<PolicyOrder>(rules.pools[pool], rules.bytes_per_token, streams,
+                                             registry);
 }
 
 }  // namespace kvtier

@@ -301,6 +301,9 @@ class BlockPool {
 
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
   [[nodiscard]] bool filters() const { return is_ranked() && policies_->filters(); }
+  [[nodiscard]] PolicyOrder* looking_ahead() const {
+    return is_ranked() ? policies_->looking_ahead() : nullptr;
+  }
   /// Its entries, if blocks of a stream may be one; else null.
   [[nodiscard]] BlockEntries* groups() const {
     return is_ranked() && policies_->groups() ? policies_.get() : nullptr;
@@ -755,6 +758,14 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     return fits;
   }
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
+  [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
+    std::vector<PolicyOrder*> found;
+    for (const auto& pool : pools_) {
+      found.push_back(pool->looking_ahead());
+    }
+    std::erase(found, nullptr);
+    return found;
+  }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     stalling_behind_.clear();
     for (std::size_t i = 1; i < pools_.size(); ++i) {
@@ -1394,7 +1405,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         ++counters_[i].skipped;
         return false;
       }
-      if (!pools_[i]->admits(key) || (pools_[i]->is_full() && !pools_[i]->choose(1, &key))) {
+      if (!pools_[i]->admits(key) ||
+          (pools_[i]->is_full() && !pools_[i]->choose(1, &key, demand_of(rules_, i)))) {
         ++counters_[i].skipped;
         return false;
       }
@@ -1831,7 +1843,7 @@ class ReferenceNodes final : public Store {
     root_.locks = 1;
     root_.on_host = true;
     for (std::size_t i = 0; i < 2 && i < rules_.pools.size() && !has_own_order(rules_, 0); ++i) {
-      policies_[i] = make_policy_order(rules_, i, registry);
+      policies_[i] = make_policy_order(rules_, i, streams, registry);
     }
   }
 
@@ -1988,6 +2000,16 @@ class ReferenceNodes final : public Store {
   }
 
   [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
+  [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
+    std::vector<PolicyOrder*> found{storage_ != nullptr ? storage_->looking_ahead() : nullptr};
+    for (std::size_t i = policies_.size(); i-- > 0;) {
+      found.insert(found.begin(), policies_[i] != nullptr && policies_[i]->looks_ahead()
+                                      ? policies_[i].get()
+                                      : nullptr);
+    }
+    std::erase(found, nullptr);
+    return found;
+  }
   void copied(std::uint32_t id) override {
     const auto found = copies_.find(id);
     if (found == copies_.end()) {
@@ -2352,7 +2374,8 @@ class ReferenceNodes final : public Store {
     request.noted = std::max(request.noted, tokens);
   }
   /// The node that leaves a pool next by its policy, of those that may and do not stay.
-  const TreeNode* ranked_victim(std::size_t pool, const std::set<const TreeNode*>& stay) {
+  const TreeNode* ranked_victim(std::size_t pool, const std::set<const TreeNode*>& stay,
+                                const EntryKey* newcomer = nullptr) {
     const std::vector<const TreeNode*> nodes = all();
     for (const TreeNode* node : nodes) {
       if (node->entries[pool] != PolicyOrder::kNone) {
@@ -2362,8 +2385,7 @@ class ReferenceNodes final : public Store {
                       : !node->on_device && node->children.empty() && !is_host_held(*node));
       }
     }
-    const Demand demand = pool == 0 ? Demand::save : Demand::demotion;
-    if (!policies_[pool]->choose(1, demand, nullptr) && pool == 0) {
+    if (!policies_[pool]->choose(1, demand_of(rules_, pool), newcomer) && pool == 0) {
       policies_[pool]->choose_oldest(1);
     }
     const std::vector<PolicyOrder::Chosen> chosen = policies_[pool]->take_chosen();
@@ -2537,13 +2559,14 @@ class ReferenceNodes final : public Store {
       return false;
     }
     if (node.size() > host_free() && rules_.edges[0].no_room == NoRoom::evict) {
-      evict_from_host(rules_.whole_need ? node.size() : node.size() - host_free());
+      const EntryKey newcomer = key_of(node.keys.front());
+      evict_from_host(rules_.whole_need ? node.size() : node.size() - host_free(), &newcomer);
     }
     const bool fits = node.size() <= host_free();
     (fits ? counters_[1].inserted : counters_[1].skipped) += node.size();
     return fits;
   }
-  void evict_from_host(std::int64_t blocks) {
+  void evict_from_host(std::int64_t blocks, const EntryKey* newcomer = nullptr) {
     // With write-back, copies of what the first pool has, too, leave before all; those of leaves,
     // which may leave the first pool soon, last.
     for (int round = 0; round < 2 && writes_back(); ++round) {
@@ -2562,7 +2585,7 @@ class ReferenceNodes final : public Store {
       }
     }
     while (blocks > 0) {
-      const TreeNode* next = is_ranked() ? ranked_victim(1, {}) : nullptr;
+      const TreeNode* next = is_ranked() ? ranked_victim(1, {}, newcomer) : nullptr;
       for (const TreeNode* node : all()) {
         if (!is_ranked() && !node->on_device && node->children.empty() && !is_host_held(*node) &&
             (next == nullptr || leaves_before(*node, *next))) {

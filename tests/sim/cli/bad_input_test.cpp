@@ -293,6 +293,14 @@ TEST_F(BadConfig, NamesEveryProblemOfACluster) {
   expect_bad_input({"simulate", "run.json", "--set", "/system=recompute"},
                    {"run.json: /cluster/event_delay: expected 0s: router session is not told which "
                     "blocks instances store"});
+  write_run(
+      {{"/cluster",
+        {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}, {"shared", {{"tier", "dram"}}}}}});
+  expect_bad_input({"simulate", "run.json", "--set", "/system=vllm_lmcache", "--set",
+                    "/system/tiers/ssd=none", "--set", "/system/load/wait=request", "--set",
+                    "/system/tiers/dram/eviction=scheduler_aware"},
+                   {"--set: /system/tiers/dram/eviction: expected a policy that does not look "
+                    "ahead: each instance has a queue of its own"});
   write_run({{"/cluster", {{"instances", 2}, {"network", {{"rate", "25GB/s"}}}}}});
   expect_bad_input({"simulate", "run.json", "--set", "/system=vllm"},
                    {"run.json: /cluster/network: expected \"none\": nothing crosses it without "

@@ -199,6 +199,30 @@ TEST(BlockBatcher, TheLastRequestGivesWayWhenBlocksRunOutAndGoesOnLater) {
   }
 }
 
+TEST(BlockBatcher, PoliciesThatLookAheadKeepTheKvOfRequestsThatWait) {
+  // 30 blocks: A and B leave 9 each, and C of 15 needs 3 of them, while A's second turn waits.
+  const auto found = [](EvictionUnit unit, const std::string& eviction) {
+    RunConfig config = vllm_config(30);
+    config.serving.slots = 1;
+    config.system.blocks->unit = unit;
+    config.system.blocks->duplicates = Duplicates::merged;
+    config.system.blocks->keyless = Keyless::first;
+    config.system.tiers.hbm->eviction.name = eviction;
+    ScriptedRun run(
+        config, kPerToken, kIteration,
+        {session(0, {turn(8, 2), turn(2, 2)}), session(1, {turn(8, 2)}), session(2, {turn(14, 2)})},
+        DecodeStepping::closed_form);
+    run.run();
+    return run.request(0, 1).found.reused;
+  };
+  for (const EvictionUnit unit :
+       {EvictionUnit::block, EvictionUnit::tail, EvictionUnit::sequence}) {
+    EXPECT_LT(found(unit, "lru"), Tokens(9));
+    EXPECT_EQ(found(unit, "scheduler_aware"), Tokens(9));
+    EXPECT_EQ(found(unit, "window_score"), Tokens(9));
+  }
+}
+
 TEST(BlockBatcher, ARequestIsAdmittedWhenItsWholeResponseHasRoom) {
   RunConfig config = vllm_config(20);
   const auto times_of_second = [&](std::int64_t admitted, std::int64_t first, std::int64_t end) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "policies/registry.hpp"
 #include "sim/store/check_rules.hpp"
+#include "sim/store/entries/policy_order.hpp"
 
 namespace kvtier {
 namespace {
@@ -254,20 +256,7 @@ StoreRules draw_rules(RandomStream& random) {
   return rules;
 }
 
-}  // namespace
-
-StoreRules random_rules(RandomStream& random) {
-  while (true) {
-    StoreRules rules = draw_rules(random);
-    Problems problems;
-    check_rules(rules, builtin_policies(), problems);
-    if (problems.empty()) {
-      return rules;
-    }
-  }
-}
-
-StoreRules random_nodes(RandomStream& random) {
+StoreRules draw_nodes(RandomStream& random) {
   StoreRules rules;
   rules.hit_cap = coin(random) ? HitCap::none : HitCap::last_token;
   rules.publication =
@@ -293,6 +282,24 @@ StoreRules random_nodes(RandomStream& random) {
   }
   return rules;
 }
+
+/// Draws until a config may say them.
+template <class Draw>
+StoreRules valid_rules(RandomStream& random, Draw draw) {
+  while (true) {
+    StoreRules rules = draw(random);
+    Problems problems;
+    check_rules(rules, builtin_policies(), problems);
+    if (problems.empty()) {
+      return rules;
+    }
+  }
+}
+
+}  // namespace
+
+StoreRules random_rules(RandomStream& random) { return valid_rules(random, draw_rules); }
+StoreRules random_nodes(RandomStream& random) { return valid_rules(random, draw_nodes); }
 
 std::string describe(const StoreRules& rules) {
   std::string text = fmt::format(
@@ -451,6 +458,53 @@ std::string ReplayedDecisions::difference(const Store& store) const {
   return "";
 }
 
+namespace {
+
+/// Requests that begin to wait and leave at random, in the queue of one instance.
+class RandomQueue final : public QueueView {
+ public:
+  RandomQueue(Store& a, Store& b) {
+    for (Store* store : {&a, &b}) {
+      for (PolicyOrder* policies : store->looking_ahead()) {
+        policies->set_queue(*this);
+        policies_.push_back(policies);
+      }
+    }
+  }
+  [[nodiscard]] bool is_seen() const { return !policies_.empty(); }
+  void change(RandomContexts& contexts, RandomStream& random) {
+    if (waiting_.empty() || coin(random)) {
+      const Context prompt = contexts.next();
+      for (PolicyOrder* policies : policies_) {
+        policies->begin_waiting(prompt, end_);
+      }
+      waiting_.push_back(end_);
+      ++end_.value;
+      return;
+    }
+    const QueuePosition left = take_any(waiting_, random);
+    for (PolicyOrder* policies : policies_) {
+      policies->end_waiting(left);
+    }
+    first_ = waiting_.empty() ? end_ : waiting_.front();
+  }
+
+  [[nodiscard]] EntryId entry_at(QueuePosition) const override { return kNoEntry; }
+  [[nodiscard]] bool waiting_at(QueuePosition position) const override {
+    return std::ranges::find(waiting_, position) != waiting_.end();
+  }
+  [[nodiscard]] Placement placement_at(QueuePosition) const override { return Placement::none; }
+  [[nodiscard]] QueuePosition window_end() const override {
+    return std::min(end_, QueuePosition{first_.value + 4});
+  }
+
+ private:
+  std::vector<PolicyOrder*> policies_;
+  std::vector<QueuePosition> waiting_;
+};
+
+}  // namespace
+
 std::string first_difference(const Stores& a, const Stores& b, const StoreRules& rules,
                              RandomContexts& contexts, RandomStream& random, int calls) {
   struct Held {
@@ -480,6 +534,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   ReplayedDecisions log(rules.pools.size());
   if (a.size() == 1 && !a.front()->set_log(&log)) {
     return "no log";
+  }
+  std::deque<RandomQueue> queues;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    queues.emplace_back(*a[i], *b[i]);
   }
   SimTime now;
   const auto arrive = [&](const std::pair<std::size_t, std::uint32_t>& copy) {
@@ -533,6 +591,11 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
         act(*b[i]);
       }
     };
+    for (RandomQueue& queue : queues) {
+      if (queue.is_seen() && random.index(3) == 0) {
+        queue.change(contexts, random);
+      }
+    }
     const std::int64_t action = random.index(10);
     if (drain && !copies.empty() && coin(random)) {
       arrive(take_any(copies, random));
