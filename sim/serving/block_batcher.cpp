@@ -127,7 +127,6 @@ void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
   schedule_soon();
 }
 
-/// Policies that look ahead learn of it.
 void BlockBatcher::tell_waiting(SessionSlot slot, QueuePosition position) {
   for (PolicyOrder* policies : looking_ahead_) {
     policies->begin_waiting(prompt_of(slot), position);

@@ -164,10 +164,11 @@ class BlockBatcher : public Batcher, private StoredKv {
   static constexpr std::uint64_t kPrefetch = std::uint64_t{5} << 48;
 
   void proceed();
-  /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
-  /// A request begins to wait in the queue, or leaves it.
+  /// Policies that look ahead learn that a request waits in the queue.
   void tell_waiting(SessionSlot slot, QueuePosition position);
+  /// The request leaves the queue, and they learn of it.
   SessionSlot take_from_queue(QueuePosition position);
+  /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
   void schedule_soon();
   void schedule();
   /// The GPUs begin what has been put together, if it has all that it waits for.

@@ -192,7 +192,7 @@ class Store {
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;
 
-  /// Of its own pools, the policies that look ahead: they want to hear of requests that wait.
+  /// The policies of its own pools that look ahead. They want to hear of requests that wait.
   [[nodiscard]] virtual std::vector<PolicyOrder*> looking_ahead() { return {}; }
 
   /// KV of the stream's own tokens from there on leaves all pools, but for what requests hold or

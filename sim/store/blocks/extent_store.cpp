@@ -298,10 +298,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
     std::vector<PolicyOrder*> found;
-    for (const auto& pool : pools_) {
-      found.push_back(pool->looking_ahead());
-    }
-    std::erase(found, nullptr);
+    add_looking_ahead(pools_, found);
     return found;
   }
   bool set_log(BlockLog* log) override {

@@ -356,14 +356,8 @@ class NodeStore final : public Store {
 
   [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
     std::vector<PolicyOrder*> found;
-    for (const auto& policies : policies_) {
-      if (policies != nullptr && policies->looks_ahead()) {
-        found.push_back(policies.get());
-      }
-    }
-    if (storage_ != nullptr && storage_->looking_ahead() != nullptr) {
-      found.push_back(storage_->looking_ahead());
-    }
+    add_looking_ahead(policies_, found);
+    add_looking_ahead(std::array{storage_.get()}, found);
     return found;
   }
   bool set_log(BlockLog* log) override {

@@ -41,7 +41,7 @@ class BlockEntries {
   [[nodiscard]] bool groups() const { return groups_blocks_; }
 
   /// Its policies, if they look ahead; else null.
-  [[nodiscard]] PolicyOrder* looking_ahead() { return order_.looks_ahead() ? &order_ : nullptr; }
+  [[nodiscard]] PolicyOrder* looking_ahead() { return order_.looking_ahead(); }
 
   // Only of entries of several blocks.
 

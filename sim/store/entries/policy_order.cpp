@@ -147,7 +147,7 @@ void PolicyOrder::tell_others_waiting(std::uint32_t entry) {
     return;
   }
   const auto [stream, block, number] = place(entry);
-  const QueuePosition first = ahead_->waiting.first(stream, block);
+  const QueuePosition first = first_waiting(entry);
   for (const auto& [position, end] : ahead_->waiting.in(stream)) {
     if (position != first && end > block) {
       tell_queue_change(entry, position, true);
@@ -185,6 +185,9 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
   newcomer_ = newcomer;
   demand_ = demand;
   stays_ = stays;
+  if (wanted > available()) {
+    return false;
+  }
   RoomRequest request{.now = now_, .demand = demand};
   if (looks_ahead() && ahead_->queue != nullptr) {
     request.queue_first = ahead_->queue->first();
@@ -194,7 +197,7 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
       request.incoming = ahead_->waiting.first(stream, block);
     }
   }
-  if (wanted > available() || !VictimSet::choose(*eviction_, request, wanted)) {
+  if (!VictimSet::choose(*eviction_, request, wanted)) {
     return false;
   }
   for (const Victim& victim : victims()) {

@@ -69,6 +69,8 @@ class PolicyOrder final : private VictimSet {
   void offer_last(std::uint32_t entry, std::int64_t blocks);
 
   [[nodiscard]] bool looks_ahead() const { return ahead_ != nullptr; }
+  /// Itself, if its policy looks ahead; else null.
+  [[nodiscard]] PolicyOrder* looking_ahead() { return looks_ahead() ? this : nullptr; }
 
   // The queue, if the policy looks ahead.
 
@@ -171,6 +173,16 @@ class PolicyOrder final : private VictimSet {
   const Stays* stays_ = nullptr;
   std::vector<Chosen> chosen_;
 };
+
+/// Adds the policies that look ahead, in the order of their pools, of which some may be null.
+template <class Pools>
+void add_looking_ahead(const Pools& pools, std::vector<PolicyOrder*>& found) {
+  for (const auto& pool : pools) {
+    if (PolicyOrder* policies = pool != nullptr ? pool->looking_ahead() : nullptr) {
+      found.push_back(policies);
+    }
+  }
+}
 
 /// Why blocks that are written to a pool need room there.
 [[nodiscard]] inline Demand demand_of(const StoreRules& rules, std::size_t pool) {

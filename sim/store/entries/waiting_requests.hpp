@@ -15,7 +15,7 @@ namespace kvtier {
 /// blocks up to the end of its path there. O(log n) per stretch of a path.
 class WaitingRequests {
  public:
-  /// Where each request's path ends in a stream.
+  /// The end of each request's path in one stream.
   using Ends = std::map<QueuePosition, std::int64_t>;
 
   void add(QueuePosition position, const std::vector<Stretch>& path) {

@@ -760,10 +760,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads() ? this : nullptr; }
   [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
     std::vector<PolicyOrder*> found;
-    for (const auto& pool : pools_) {
-      found.push_back(pool->looking_ahead());
-    }
-    std::erase(found, nullptr);
+    add_looking_ahead(pools_, found);
     return found;
   }
   [[nodiscard]] std::vector<Copy> take_copies() override {
@@ -2001,13 +1998,9 @@ class ReferenceNodes final : public Store {
 
   [[nodiscard]] std::vector<Copy> take_copies() override { return std::exchange(begun_, {}); }
   [[nodiscard]] std::vector<PolicyOrder*> looking_ahead() override {
-    std::vector<PolicyOrder*> found{storage_ != nullptr ? storage_->looking_ahead() : nullptr};
-    for (std::size_t i = policies_.size(); i-- > 0;) {
-      found.insert(found.begin(), policies_[i] != nullptr && policies_[i]->looks_ahead()
-                                      ? policies_[i].get()
-                                      : nullptr);
-    }
-    std::erase(found, nullptr);
+    std::vector<PolicyOrder*> found;
+    add_looking_ahead(policies_, found);
+    add_looking_ahead(std::array{storage_.get()}, found);
     return found;
   }
   void copied(std::uint32_t id) override {
