@@ -240,12 +240,15 @@ machine-code: setup $(MACHINE_CODE)/venv/installed
 	PATH="`echo $(CURDIR)/$(MACHINE_CODE)/venv/lib/python3*/site-packages/nvidia/cu13/bin`:$$PATH" \
 	  python3 tests/kernels/machine_code.py build/cuda/lib/kvtier/kvtier_cuda.so
 
-# Headers alone, without the packages' dependencies.
-$(FLASHINFER)/packages/installed:
+# Headers alone, without the packages' dependencies. The adapter calls functions of FlashInfer that
+# change from one version to the next, so the version is exact.
+FLASHINFER_VERSION := 0.7.4
+$(FLASHINFER)/packages/installed: Makefile
 	$(call install_packages,$(PYTHON_PACKAGES))
+	rm -rf $(FLASHINFER)/packages
 	python3 -m venv --clear $(FLASHINFER)/venv
 	$(FLASHINFER)/venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(FLASHINFER)/packages \
-	  'flashinfer-python>=0.7.2,<0.8' 'nvidia-cuda-cccl>=13.3,<14'
+	  flashinfer-python==$(FLASHINFER_VERSION) 'nvidia-cuda-cccl>=13.3,<14'
 	touch $@
 
 flashinfer: setup $(FLASHINFER)/packages/installed

@@ -36,6 +36,7 @@ constexpr std::int32_t kNoFixedSplit = -1;
 constexpr bool kWithoutSplit = false;
 constexpr std::int64_t kBlocksBeside = 0;
 constexpr std::int64_t kAnyLength = 0;
+constexpr bool kSameLengthAlways = false;
 
 template <class T>
 T* at(void* base, std::int64_t offset) {
@@ -51,8 +52,9 @@ cudaError_t run(const flashinfer::BatchPrefillPagedParams<Element, Element, Elem
                                    /*use_logits_soft_cap=*/false, /*use_alibi=*/false>;
   return flashinfer::BatchPrefillWithPagedKVCacheDispatched<
       /*SAME_KV_STRIDES=*/true, tile, head_dim, head_dim, flashinfer::PosEncodingMode::kNone,
-      /*USE_FP16_QK_REDUCTION=*/false, flashinfer::MaskMode::kCausal, Attention>(
-      params, parts, part_sums, /*enable_pdl=*/false, stream);
+      /*USE_FP16_QK_REDUCTION=*/false, flashinfer::MaskMode::kCausal,
+      /*USE_TOKEN_HEAD_SF=*/false, Attention>(params, parts, part_sums, /*enable_pdl=*/false,
+                                              stream);
 }
 
 template <class Element, std::uint32_t head_dim>
@@ -80,28 +82,28 @@ bool takes(const kernels::PagedAttentionShape& shape) {
 
 Sizes sizes_of(const Batch& batch) {
   Sizes sizes;
-  with_arguments(batch,
-                 [&](Index* queries, Index* contexts, std::uint32_t rows, std::uint32_t requests,
-                     std::uint32_t query_heads, std::uint32_t kv_heads, std::uint32_t head_dim) {
-                   return flashinfer::PrefillPlanWorkspaceSize<Index>(
-                       sizes.floats, sizes.integers, queries, contexts, rows, requests, query_heads,
-                       kv_heads, head_dim, head_dim, kPage, kGraph, kOutputBytes, kNoWindow,
-                       kNoFixedSplit, kWithoutSplit, kBlocksBeside, kAnyLength, nullptr);
-                 });
+  with_arguments(
+      batch, [&](Index* queries, Index* contexts, std::uint32_t rows, std::uint32_t requests,
+                 std::uint32_t query_heads, std::uint32_t kv_heads, std::uint32_t head_dim) {
+        return flashinfer::PrefillPlanWorkspaceSize<Index>(
+            sizes.floats, sizes.integers, queries, contexts, rows, requests, query_heads, kv_heads,
+            head_dim, head_dim, kPage, kGraph, kOutputBytes, kNoWindow, kNoFixedSplit,
+            kWithoutSplit, kBlocksBeside, kAnyLength, kSameLengthAlways, nullptr);
+      });
   return sizes;
 }
 
 std::vector<std::int64_t> plan(const Batch& batch, const Memory& memory, cudaStream_t stream) {
   flashinfer::PrefillPlanInfo planned;
-  with_arguments(batch,
-                 [&](Index* queries, Index* contexts, std::uint32_t rows, std::uint32_t requests,
-                     std::uint32_t query_heads, std::uint32_t kv_heads, std::uint32_t head_dim) {
-                   return flashinfer::PrefillPlan<Index>(
-                       memory.floats, memory.sizes.floats, memory.integers, memory.integers_on_host,
-                       memory.sizes.integers, planned, queries, contexts, rows, requests,
-                       query_heads, kv_heads, head_dim, head_dim, kPage, kGraph, kOutputBytes,
-                       kNoWindow, kNoFixedSplit, kWithoutSplit, kBlocksBeside, kAnyLength, stream);
-                 });
+  with_arguments(
+      batch, [&](Index* queries, Index* contexts, std::uint32_t rows, std::uint32_t requests,
+                 std::uint32_t query_heads, std::uint32_t kv_heads, std::uint32_t head_dim) {
+        return flashinfer::PrefillPlan<Index>(
+            memory.floats, memory.sizes.floats, memory.integers, memory.integers_on_host,
+            memory.sizes.integers, planned, queries, contexts, rows, requests, query_heads,
+            kv_heads, head_dim, head_dim, kPage, kGraph, kOutputBytes, kNoWindow, kNoFixedSplit,
+            kWithoutSplit, kBlocksBeside, kAnyLength, kSameLengthAlways, stream);
+      });
   return planned.ToVector();
 }
 
