@@ -328,7 +328,7 @@ class BlockReplay {
   /// Computes a response, one token per step. Only steps that fill a block matter to an offload, if
   /// it takes responses.
   void respond(RequestId request, Tokens prompt, Tokens whole) {
-    if (store_->offloads() && !rules_.edges.front().prompts_only) {
+    if (store_->offloads() && rules_.edges.front().responses == Responses::computed) {
       const Tokens block = rules_.pools[1].block;
       for (Tokens end = block * (prompt.value / block.value + 1); end < whole; end += block) {
         steps_->compute(request, end);

@@ -51,7 +51,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
       whole_prompts_(config_.system.blocks->whole_prompts),
-      prompts_first_(config_.system.batching == Batching::separate),
+      prompts_first_(config_.system.batching != Batching::unified),
+      one_prompt_(config_.system.batching == Batching::prefill_first),
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
       budget_(token_budget(config_)),
       chunk_(config_.system.blocks->chunk.value_or(budget_)) {
@@ -100,7 +101,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   ahead_ = blocks_ahead(rules);
   loads_beside_writes_ = has_victims_behind(rules);
-  offers_responses_ = store_->offloads() && !rules.edges.front().prompts_only;
+  offers_responses_ = store_->offloads() && rules.edges.front().responses == Responses::computed;
 }
 
 void BlockBatcher::on_turn(SessionSlot slot) {
@@ -792,7 +793,7 @@ bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
 void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
   running_.push_back(slot);
   work_[slot].chunk = chunk;
-  budget -= chunk;
+  budget = one_prompt_ ? Tokens(0) : budget - chunk;
   prompts_.push_back(slot);
 }
 

@@ -360,6 +360,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   bool delays_duplicates_;
   bool whole_prompts_;
   bool prompts_first_;
+  bool one_prompt_;
   LengthPredictor predictor_;
   /// Blocks of HBM.
   std::int64_t capacity_ = 0;

@@ -167,14 +167,16 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
     refuse(system.order.name != "fcfs" && system.order.name != "longest_prefix", "/system/order",
            "fcfs or longest_prefix where requests are passed over while KV is fetched");
   }
+  const bool is_tree = system.blocks->unit == EvictionUnit::node;
+  refuse(system.blocks->whole_response &&
+             (!system.tiers.hbm || (is_tree && system.batching == Batching::separate)),
+         "/system/blocks/whole_response",
+         "false, but with a tier in hbm and not for nodes with batching separate");
   const bool is_unified = system.batching == Batching::unified && system.tiers.hbm;
-  refuse(system.blocks->whole_response && !is_unified, "/system/blocks/whole_response",
-         "false, but with batching unified and a tier in hbm");
   refuse(system.blocks->delays_duplicates &&
              (!is_unified || system.blocks->publication != Publication::computed),
          "/system/blocks/delays_duplicates",
          "false, but with batching unified, a tier in hbm and found_from computed");
-  const bool is_tree = system.blocks->unit == EvictionUnit::node;
   refuse(system.blocks->whole_prompts && is_tree && system.batching == Batching::separate,
          "/system/blocks/whole_prompts", "false for nodes with batching separate");
   refuse(system.blocks->whole_prompts && system.blocks->chunk.has_value(), "/system/blocks/chunk",

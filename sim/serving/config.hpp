@@ -221,8 +221,8 @@ void describe(V& v, BlocksConfig& c) {
       "computed on, and written to the tier behind HBM. \"none\": the whole prompt.",
       at_least(1));
   v.field("whole_response", c.whole_response,
-          "With batching unified: a request is admitted when there is room for its whole response, "
-          "beside those of the requests that run. Lengths are those of /system/length_prediction.");
+          "A request is admitted when there is room for its whole response, beside those of the "
+          "requests that run. Lengths are those of /system/length_prediction.");
   v.field("delays_duplicates", c.delays_duplicates,
           "With batching unified: a request waits while another one computes the next block that "
           "it would compute.");

@@ -106,17 +106,18 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
          "0: an untimed replay holds requests");
   const bool nodes = system.blocks->unit == EvictionUnit::node;
   const bool several = nodes && system.tiers.count() > 1;
-  refuse(system.batching == Batching::prefill_first ||
-             (several && system.batching != Batching::separate),
-         "/system/batching",
-         several ? "separate for nodes in several tiers" : "unified or separate");
-  refuse(system.batching == Batching::separate && !nodes && !system.blocks->whole_prompts,
-         "/system/blocks/whole_prompts", "true with batching separate, but for nodes");
+  refuse(several && system.batching != Batching::separate, "/system/batching",
+         "separate for nodes in several tiers");
+  const bool plans_batches = nodes && system.batching == Batching::separate;
+  refuse(
+      system.batching != Batching::unified && !plans_batches && !system.blocks->whole_prompts,
+      "/system/blocks/whole_prompts",
+      "true with batching separate or prefill_first, but for nodes with separate");
   refuse(several && system.save.mode == SaveMode::blocking, "/system/save/mode", "async for nodes");
   refuse(several && system.load.buffers != 0, "/system/load/buffers", "0 for nodes");
   refuse(several && load_wait(system) == LoadWait::request, "/system/load/wait",
          "batch for nodes in several tiers");
-  if (system.batching == Batching::separate && nodes && system.tiers.hbm) {
+  if (plans_batches && system.tiers.hbm) {
     // Prompts are cut into whole blocks.
     const Tokens block = system.tiers.hbm->block_size;
     refuse(system.blocks->chunk.value_or(block) < block, "/system/blocks/chunk",

@@ -100,7 +100,6 @@ StoreRules rules_of(const RunConfig& config) {
                                                           : Write::on_evict;
       edge.uses = of_blocks.after_uses.value_or(edge.uses);
       edge.exclusive = !tier.inclusive;
-      edge.prompts_only = edge.prompts_only && blocks.unit != EvictionUnit::node;
       rules.edges.push_back(edge);
     }
     rules.pools.push_back(pool);

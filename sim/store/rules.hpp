@@ -231,6 +231,18 @@ constexpr auto enum_names(Write) {
                     Name{"on_evict", Write::on_evict}};
 }
 
+/// When the KV of a response is written behind the first pool.
+enum class Responses : std::uint8_t {
+  never,
+  computed,  // each block, when it is full
+  end,       // all of it, when its request ends
+};
+constexpr auto enum_names(Responses) {
+  using Name = std::pair<std::string_view, Responses>;
+  return std::array{Name{"never", Responses::never}, Name{"computed", Responses::computed},
+                    Name{"end", Responses::end}};
+}
+
 /// Handling of a write without room.
 enum class NoRoom : std::uint8_t { evict, skip };
 constexpr auto enum_names(NoRoom) {
@@ -288,8 +300,8 @@ struct EdgeRules {
   /// stall. They are found in the faster pool until their memory is taken (Pensieve, arXiv
   /// 2312.05516, 4.3).
   double ahead = 0;
-  /// Only behind requests_in_first, and not for nodes: blocks of responses are not written.
-  bool prompts_only = true;
+  /// Only behind requests_in_first. Nodes are written when they are published.
+  Responses responses = Responses::never;
   /// Only for nodes: what is found in the slower pool is loaded if it is so much, and else
   /// computed.
   Tokens least_load{0};
@@ -305,9 +317,11 @@ template <class V>
 void describe(V& v, EdgeRules& c) {
   v.field("no_room", c.no_room, "Whether a write without room evicts other blocks or is skipped.");
   v.field("promotes", c.promotes, "Whether a block that is found here comes into the tier above.");
-  v.field("prompts_only", c.prompts_only,
-          "Of blocks, behind a tier in HBM: the KV of responses is not written here. A tier that "
-          "has what leaves HBM takes it in any case.");
+  v.field("responses", c.responses,
+          "Of blocks, behind a tier in HBM: when the KV of a response is written here: never, each "
+          "block when it is computed, or all of it at the end of its request. A tier that has what "
+          "leaves HBM takes it in any case.");
+  v.gone("prompts_only", "use responses: \"never\" for true, \"computed\" for false");
   v.field("least_load", c.least_load,
           "Behind nodes: fewer tokens than this are computed rather than loaded or fetched from "
           "here.",

@@ -66,12 +66,12 @@ struct Copy {
   std::vector<Stretch> stretches{};
 };
 
-/// KV that may come from the storage behind nodes, for which the second pool has room.
+/// KV that may come to the second pool from behind it, and for which there is room.
 struct Prefetch {
   std::uint32_t id = 0;
   Tokens tokens;
-  /// Tokens that storage was asked for.
-  Tokens asked;
+  /// Of nodes: tokens that storage was asked for.
+  Tokens asked{};
   /// The blocks that may come; empty if the store has no log.
   std::vector<Stretch> stretches{};
 };
@@ -178,16 +178,22 @@ class Store {
   /// Its calls without requests in the first pool; null if there is no such pool.
   [[nodiscard]] virtual OffloadCalls* offload_calls() { return nullptr; }
 
-  // The storage behind two pools of nodes: requests that wait to be acquired fetch from it.
+  // Pools behind the second one: requests that wait to be acquired fetch from there.
 
   /// Looks for KV of the prompt behind what the first two pools have, and makes room in the second
-  /// one. nullopt if it is not worth a fetch, or has no room. This is a look-up and a use.
+  /// one, where others do not find it until it has come. nullopt if there is none, it is not worth
+  /// a fetch, has no room or stays where it is (EdgeRules::promotes). Of nodes, this is a look-up
+  /// and a use.
   [[nodiscard]] virtual std::optional<Prefetch> prefetch(const Context& /*prompt*/) {
     return std::nullopt;
   }
-  /// The prefetch is over: its first tokens have come, the others will not. Returns how many of
-  /// them were not in the second pool meanwhile.
+  /// The prefetch is over: its first tokens have come, the others will not; of blocks all have.
+  /// Returns how many of them were not in the second pool meanwhile.
   virtual Tokens prefetched(std::uint32_t /*prefetch*/, Tokens /*came*/) { return Tokens(0); }
+
+  /// Blocks that have left the second pool since this was called last, which notes them from its
+  /// first call on. Not of nodes.
+  [[nodiscard]] virtual std::vector<Stretch> take_demoted() { return {}; }
 
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.
   [[nodiscard]] virtual FreeBlocks free_blocks() const = 0;

@@ -231,8 +231,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     end_loads(request);
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
-      give_back(request);
       request.released = true;
+      if (has_cache_behind_ && rules_.edges[0].responses == Responses::end) {
+        put_behind(request, request.context.tokens);
+      }
+      give_back(request);
       await_writes(request);
     } else {
       const bool at_once = rules_.pools.front().allocation == Allocation::write;
@@ -249,6 +252,54 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (!offloads_) {
       free_requests_.push_back(id);
     }
+  }
+
+  std::optional<Prefetch> prefetch(const Context& prompt) override {
+    if (pools_.size() < 3 || !rules_.requests_in_first || has_victims_behind_) {
+      return std::nullopt;
+    }
+    Match match;
+    Request fetch;
+    find(prompt, match, &fetch);
+    const Use use(pools_, {prompt.stream, match.tokens});
+    fetch.context = {prompt.stream, match.tokens};
+    std::vector<Load>& wanted = fetch.loads;
+    std::vector<BlockRun> here;
+    Prefetch prefetch;
+    for_each_place(fetch, match.by_pool[0].value / size_behind(),
+                   [&](std::size_t pool, const BlockRun& run) {
+                     for_each_piece(*pools_[1], run, [&](const Piece& piece) {
+                       const BlockRun part{run.stream, piece.begin, piece.end, run.first};
+                       if (piece.present) {
+                         here.push_back(part);
+                       } else if (target(pool) <= 1) {
+                         wanted.push_back({pool, 1, part});
+                         prefetch.tokens += Tokens(part.size() * size_behind());
+                         prefetch.stretches.push_back(part.stretch());
+                       }
+                     });
+                   });
+    if (wanted.empty() || !make_room_for_prefetch(fetch, here, prefetch.tokens.value / size_behind())) {
+      return std::nullopt;
+    }
+    for (const Load& load : wanted) {
+      count_inserted(1, load.run, true);
+      pools_[1]->insert(load.run, false);
+      fetch.promoted.emplace_back(1, load.run);
+    }
+    prefetch.id = ++last_fetch_;
+    fetches_.emplace(prefetch.id, std::move(fetch));
+    return prefetch;
+  }
+  Tokens prefetched(std::uint32_t id, Tokens came) override {
+    Request fetch = std::move(fetches_.extract(id).mapped());
+    const Use use(pools_, fetch.context);
+    end_loads(fetch);
+    return came;
+  }
+  [[nodiscard]] std::vector<Stretch> take_demoted() override {
+    notes_demoted_ = true;
+    return std::exchange(demoted_, {});
   }
 
   [[nodiscard]] FreeBlocks free_blocks() const override {
@@ -785,7 +836,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     while (run.size() > 0) {
       const std::int64_t free = pool.free();
       // A write to the pool below may change whether the next block finds room here.
-      const bool by_runs = free > 0 && pool.groups() != nullptr && index + 1 == pools_.size();
+      const bool by_runs = free > 0 && pool.groups() != nullptr && !writes_at_once(index);
       const bool asks = pool.is_ranked() && !by_runs;
       const std::int64_t most = one_by_one_ || asks ? 1 : run.size();
       const std::int64_t room = free > 0 ? free : evicts ? pool.victims_before_newcomers(most) : 0;
@@ -941,6 +992,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       arrive(pool, run);
     }
   }
+  /// Whether what comes into a pool is written to the next one before anything else happens.
+  [[nodiscard]] bool writes_at_once(std::size_t pool) const {
+    return pool < rules_.edges.size() && rules_.edges[pool].write != Write::on_evict &&
+           !takes_time(pool);
+  }
   /// A block's coming in is its first put.
   void write_new(std::size_t index, const BlockRun& run) {
     if (index < rules_.edges.size() && rules_.edges[index].frequency) {
@@ -974,6 +1030,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool demotes =
         index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
+      if (index == 1 && notes_demoted_) {
+        demoted_.push_back(victim.stretch());
+      }
       const bool is_demoted = demotes && priority_of(rules_.pools[index], victim.begin) >=
                                              rules_.edges[index].least_priority;
       if (is_demoted && index == 0 && retained_) {
@@ -1351,10 +1410,35 @@ class ExtentStore final : public Store, private OffloadCalls {
     });
   }
 
+  /// Room in the second pool for blocks that are fetched, which are read from then on. What it has
+  /// of their context stays.
+  [[nodiscard]] bool make_room_for_prefetch(const Request& fetch, const std::vector<BlockRun>& here,
+                                            std::int64_t blocks) {
+    ExtentPool& pool = *pools_[1];
+    for (const BlockRun& run : here) {
+      pool.pin(run);
+    }
+    const std::int64_t lacking = blocks - pool.free();
+    const bool fits =
+        lacking <= pool.evictable() && pool.choose(lacking, &fetch.loads.front().run, Demand::prefetch);
+    if (fits) {
+      for (const Load& load : fetch.loads) {
+        pools_[load.pool]->begin_load(load.run);
+      }
+      evict(1, std::max<std::int64_t>(lacking, 0));
+    }
+    for (const BlockRun& run : here) {
+      pool.unpin(run);
+    }
+    return fits;
+  }
+
   /// How many blocks of the pool behind the request's computed tokens may fill.
   [[nodiscard]] std::int64_t offers(const Request& request, Tokens tokens) const {
-    return (rules_.edges[0].prompts_only ? std::min(tokens, request.prompt) : tokens).value /
-           size_behind();
+    const Responses responses = rules_.edges[0].responses;
+    const bool all = responses == Responses::computed ||
+                     (responses == Responses::end && request.released);
+    return (all ? tokens : std::min(tokens, request.prompt)).value / size_behind();
   }
   /// A cache of its own takes what is new to it.
   void put_behind(Request& request, Tokens tokens) {
@@ -1690,6 +1774,11 @@ class ExtentStore final : public Store, private OffloadCalls {
   std::vector<BlockRun> offered_missing_;
   /// Blocks that a request finds outside of the first pool.
   std::vector<FoundOutside> found_outside_;
+  /// Prefetches in flight.
+  std::map<std::uint32_t, Request> fetches_;
+  std::uint32_t last_fetch_ = 0;
+  bool notes_demoted_ = false;
+  std::vector<Stretch> demoted_;
 };
 
 }  // namespace

@@ -23,8 +23,6 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
     KVTIER_ASSERT(
         !rules.edges[i - 1].timed || (first.unit != EvictionUnit::node && rules.requests_in_first),
         "copies of blocks behind running requests take time");
-    KVTIER_ASSERT(first.unit != EvictionUnit::node || !rules.edges[i - 1].prompts_only,
-                  "nodes may be of responses");
   }
   KVTIER_ASSERT(!rules.requests_in_first || !first.shared,
                 "requests run in a pool of their instance");

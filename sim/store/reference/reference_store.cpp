@@ -708,8 +708,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_.at(id.value);
-    const bool has_cache_behind =
-        rules_.requests_in_first && pools_.size() > 1 && !offloads() && !has_victims_behind(rules_);
+    const bool has_cache_behind = this->has_cache_behind();
     const bool filters =
         std::ranges::any_of(pools_, [](const auto& pool) { return pool->filters(); });
     if (rules_.publication != Publication::computed && !has_cache_behind && !filters) {
@@ -721,19 +720,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       publish(request, tokens);
     }
     if (has_cache_behind) {
-      const std::vector<Key> keys = offers(request, tokens);
-      const auto next = static_cast<std::size_t>(request.record.next);
-      for (std::size_t i = 1;
-           i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(rules_, i - 1)); ++i) {
-        if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
-          relieve_before_write(i, keys, {keys.begin() + request.record.next, keys.end()});
-        }
-      }
-      if (next < keys.size()) {
-        writer_ = id.value;
-        put_new(1, {keys.begin() + request.record.next, keys.end()});
-      }
-      request.record.next = std::max(request.record.next, std::ssize(keys));
+      put_behind(id, tokens);
     }
   }
 
@@ -829,6 +816,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.requests_in_first) {
       publish(request, request.context.tokens);
       request.released = true;
+      if (has_cache_behind() && rules_.edges[0].responses == Responses::end) {
+        put_behind(id, request.context.tokens);
+      }
       await_writes_of(id.value);
       if (from_tail) {
         leave_keyless(request);
@@ -972,6 +962,66 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   /// Whether requests have places of their own in the order of the second pool.
   [[nodiscard]] bool has_places() const {
     return rules_.pools[1].eviction == "lru" && !pools_[1]->is_ranked();
+  }
+
+  std::optional<Prefetch> prefetch(const Context& prompt) override {
+    if (pools_.size() < 3 || !rules_.requests_in_first || has_victims_behind(rules_)) {
+      return std::nullopt;
+    }
+    const Match found = match(prompt);
+    const Context context{prompt.stream, found.tokens};
+    const Use use(pools_, context);
+    const std::vector<Key> keys = usable_keys_behind(prompt);
+    Request fetch{.context = context};
+    std::vector<Block*> here;
+    std::vector<Key> wanted;
+    const auto size = static_cast<std::size_t>(size_behind().value);
+    for (std::size_t i = static_cast<std::size_t>(found.by_pool[0].value) / size;
+         i < static_cast<std::size_t>(found.tokens.value) / size; ++i) {
+      const std::size_t place = where(keys[i], 1);
+      if (Block* block = pools_[1]->find(keys[i])) {
+        here.push_back(block);
+      } else if (target(place) <= 1) {
+        wanted.push_back(keys[i]);
+        fetch.loads.push_back({place, 1, pools_[place]->find(keys[i]), keys[i]});
+      }
+    }
+    BlockPool& pool = *pools_[1];
+    const std::int64_t lacking =
+        std::ssize(wanted) - (rules_.pools[1].capacity - pool.used);
+    for (Block* block : here) {
+      pool.pin(block);
+    }
+    const bool fits = !wanted.empty() && lacking <= pool.evictable() &&
+                      pool.choose(lacking, &wanted.front(), Demand::prefetch);
+    if (fits) {
+      for (const Load& load : fetch.loads) {
+        begin_load(load.pool, load.block);
+      }
+      free_blocks(1, lacking);
+      for (const Key& key : wanted) {
+        Block* made = pool.add({.key = key});
+        pool.pin(made);
+        ++made->writes;
+        ++counters_[1].inserted;
+        ++counters_[1].promoted;
+        fetch.promoted.emplace_back(1, made);
+      }
+    }
+    for (Block* block : here) {
+      pool.unpin(block);
+    }
+    if (!fits) {
+      return std::nullopt;
+    }
+    fetches_.emplace(++last_fetch_, std::move(fetch));
+    return Prefetch{.id = last_fetch_, .tokens = size_behind() * std::ssize(wanted)};
+  }
+  Tokens prefetched(std::uint32_t id, Tokens came) override {
+    Request fetch = std::move(fetches_.extract(id).mapped());
+    const Use use(pools_, fetch.context);
+    end_loads(fetch);
+    return came;
   }
 
   // OffloadCalls
@@ -1182,9 +1232,31 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
   }
 
+  [[nodiscard]] bool has_cache_behind() const {
+    return rules_.requests_in_first && pools_.size() > 1 && !is_offload(rules_) &&
+           !has_victims_behind(rules_);
+  }
+  /// A cache of its own takes what is new to it.
+  void put_behind(RequestId id, Tokens tokens) {
+    Request& request = requests_.at(id.value);
+    const std::vector<Key> keys = offers(request, tokens);
+    const auto next = static_cast<std::size_t>(request.record.next);
+    for (std::size_t i = 1;
+         i < pools_.size() && next < keys.size() && (i == 1 || !takes_time(rules_, i - 1)); ++i) {
+      if (i == 1 || rules_.edges[i - 1].write == Write::on_create) {
+        relieve_before_write(i, keys, {keys.begin() + request.record.next, keys.end()});
+      }
+    }
+    if (next < keys.size()) {
+      writer_ = id.value;
+      put_new(1, {keys.begin() + request.record.next, keys.end()});
+    }
+    request.record.next = std::max(request.record.next, std::ssize(keys));
+  }
   /// Keys of what the request's computed tokens may offer.
   [[nodiscard]] std::vector<Key> offers(const Request& request, Tokens tokens) const {
-    if (rules_.edges[0].prompts_only) {
+    const Responses responses = rules_.edges[0].responses;
+    if (responses == Responses::never || (responses == Responses::end && !request.released)) {
       tokens = std::min(tokens, request.prompt);
     }
     return keys_behind({request.context.stream, tokens});
@@ -1796,6 +1868,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::vector<std::int64_t> stalling_blocks_;
   /// The request whose blocks come into the second pool.
   std::uint32_t writer_ = 0;
+  /// Prefetches in flight.
+  std::map<std::uint32_t, Request> fetches_;
+  std::uint32_t last_fetch_ = 0;
   /// While blocks come up: the pool, and the request if they are on their way.
   std::size_t promotes_to_ = 0;
   Request* promotes_for_ = nullptr;

@@ -135,7 +135,6 @@ StoreRules rules_of(const OracleKind& kind, std::int64_t tokens, const HashTrace
     rules.pools.push_back(pool);
     rules.edges = {{.write = kind.writes_from > 1 ? Write::after_uses : Write::on_create,
                     .uses = kind.writes_from,
-                    .prompts_only = false,
                     .least_load = Tokens(10)}};
   }
   return rules;

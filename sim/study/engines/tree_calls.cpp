@@ -40,12 +40,11 @@ StoreRules tree_rules(const Json& system) {
     rules.edges.push_back({.write = write == "write_through_selective" ? Write::after_uses
                                     : write == "write_back"            ? Write::on_evict
                                                                        : Write::on_create,
-                           .prompts_only = false,
                            .least_load = Tokens(system.value("least_load", std::int64_t{10}))});
   }
   if (blocks("storage_tokens") > 0) {
     rules.pools.push_back({.name = "storage", .capacity = blocks("storage_tokens"), .block = page});
-    rules.edges.push_back({.prompts_only = false,
+    rules.edges.push_back({
                            .least_load = Tokens(system.value("least_fetch", std::int64_t{256})),
                            .most_in_flight = 0.5});
   }

@@ -628,7 +628,7 @@ RunConfig random_blocks(std::uint64_t seed) {
   config.serving.token_budget = Tokens(8 + random.index(300));
   if (blocks.unit != EvictionUnit::node && coin()) {
     config = with_offload(config, 1 + random.index(2000 / block), 1 + random.index(3));
-    config.system.tiers.dram->blocks->edge.prompts_only = coin();
+    config.system.tiers.dram->blocks->edge.responses = static_cast<Responses>(random.index(3));
     config.system.load.wait = coin() ? LoadWait::request : LoadWait::batch;
     add_rules_of_offloads(config, random);
   }
@@ -713,7 +713,7 @@ TEST(BlockBatcher, AnIterationWaitsForTheCopyWhoseMemoryItTakes) {
 RunConfig with_write_buffer(std::int64_t tokens) {
   RunConfig config = with_offload(vllm_config(30), 1000, 4);
   config.system.tiers.dram->blocks->pool.touch = Touch::lookup;
-  config.system.tiers.dram->blocks->edge.prompts_only = false;
+  config.system.tiers.dram->blocks->edge.responses = Responses::computed;
   config.system.blocks->publication = Publication::never;
   config.system.save.write_buffer = kv(tokens);
   return config;

@@ -20,7 +20,8 @@ StoreRules three_tiers(std::int64_t dram, std::int64_t ssd) {
   rules.pools = {{.name = "hbm", .capacity = 100, .block = Tokens(1)},
                  {.name = "dram", .capacity = dram, .block = Tokens(1), .touch = Touch::lookup},
                  {.name = "ssd", .capacity = ssd, .block = Tokens(1), .touch = Touch::lookup}};
-  rules.edges = {{.timed = true, .prompts_only = false}, {.timed = true, .prompts_only = false}};
+  rules.edges = {{.timed = true, .responses = Responses::computed},
+                 {.timed = true, .responses = Responses::computed}};
   return rules;
 }
 

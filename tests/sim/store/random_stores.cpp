@@ -151,7 +151,6 @@ void make_nodes(StoreRules& rules, RandomStream& random) {
   for (EdgeRules& edge : rules.edges) {
     edge.exclusive = false;
     edge.promotes = true;
-    edge.prompts_only = false;
     edge.least_load = Tokens(random.index(3) == 0 ? random.index(8) : 0);
     edge.counts_recomputed = coin(random);
   }
@@ -204,7 +203,8 @@ StoreRules draw_rules(RandomStream& random) {
                              .exclusive = coin(random),
                              .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
                              .promotes = random.index(3) > 0,
-                             .prompts_only = coin(random)});
+                             .responses = one_of(random, std::array{Responses::never, Responses::computed,
+                                                                   Responses::end})});
     }
   }
   if (rules.requests_in_first && pools > 1) {
@@ -329,10 +329,10 @@ std::string describe(const StoreRules& rules) {
   }
   for (const EdgeRules& edge : rules.edges) {
     text += fmt::format(
-        "\n  edge: write {} uses {} exclusive {} no_room {} promotes {} prompts {} least load {} "
+        "\n  edge: write {} uses {} exclusive {} no_room {} promotes {} responses {} least load {} "
         "in flight {}",
         static_cast<int>(edge.write), edge.uses, edge.exclusive, static_cast<int>(edge.no_room),
-        edge.promotes, edge.prompts_only, edge.least_load.value, edge.most_in_flight);
+        edge.promotes, static_cast<int>(edge.responses), edge.least_load.value, edge.most_in_flight);
     text += fmt::format(" least priority {} timed {} stalls {} ahead {}", edge.least_priority,
                         edge.timed, edge.stalls, edge.ahead);
     if (edge.frequency) {
@@ -523,7 +523,7 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   /// Fetches of storage behind nodes, by instance.
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
-  const bool has_storage = has_nodes && rules.pools.size() > 2;
+  const bool has_storage = rules.requests_in_first && rules.pools.size() > 2;
   // Blocks of copies that take time, by pool: all, and those that have arrived.
   std::vector<std::int64_t> written(rules.pools.size());
   std::map<std::pair<std::size_t, std::uint32_t>, Copy> begun;
@@ -634,7 +634,8 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       }
     } else if (!fetches.empty() && action == 7) {
       const auto [instance, fetch] = take_any(fetches, random);
-      const Tokens came = coin(random) ? fetch.tokens : Tokens(random.index(fetch.tokens.value));
+      const Tokens came = !has_nodes || coin(random) ? fetch.tokens
+                                                     : Tokens(random.index(fetch.tokens.value));
       if (a[instance]->prefetched(fetch.id, came) != b[instance]->prefetched(fetch.id, came)) {
         return differs("what a prefetch brings");
       }
