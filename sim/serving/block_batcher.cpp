@@ -98,6 +98,27 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   for (PolicyOrder* policies : looking_ahead_) {
     policies->set_queue(requests_);
   }
+  if (config_.system.prefetch.name != kNoPrefetch) {
+    const Medium second = accounts_[1]->medium();
+    const Medium third = accounts_[2]->medium();
+    prefetch_ = std::make_unique<QueuePrefetch>(QueuePrefetch::Setup{
+        .policy = known_policy(setup.registry->prefetch, config_.system.prefetch.name)
+                      .make(config_.system.prefetch.parameters),
+        .queue = &requests_,
+        .running = this,
+        .memory = bytes(1, rules.pools[1].capacity),
+        .bytes_per_token = stored_bytes_per_token_,
+        .lacking =
+            [this](SessionSlot slot) {
+              const Match found = store_->match(prompt_of(slot));
+              return work_[slot].prefetch == 0 ? found.tokens - found.by_pool[0] - found.by_pool[1]
+                                               : Tokens(0);
+            },
+        .duration =
+            [this, second, third](Bytes moved) {
+              return requests_.topology().idle_time(third, second, moved);
+            }});
+  }
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   ahead_ = blocks_ahead(rules);
   loads_beside_writes_ = has_victims_behind(rules);
@@ -129,12 +150,22 @@ void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
 }
 
 void BlockBatcher::tell_waiting(SessionSlot slot, QueuePosition position) {
+  if (prefetch_) {
+    const Context prompt = prompt_of(slot);
+    std::vector<Stretch> path;
+    contexts_.streams().path(prompt.stream, prompt.tokens.value / block_tokens_[1],
+                             block_tokens_[1], path);
+    prefetch_->begin_waiting(position, path, prompt.tokens);
+  }
   for (PolicyOrder* policies : looking_ahead_) {
     policies->begin_waiting(prompt_of(slot), position);
   }
 }
 
 SessionSlot BlockBatcher::take_from_queue(QueuePosition position) {
+  if (prefetch_) {
+    prefetch_->end_waiting(position);
+  }
   for (PolicyOrder* policies : looking_ahead_) {
     policies->end_waiting(position);
   }
@@ -238,6 +269,7 @@ void BlockBatcher::check_invariants() const {
       "HBM has running requests and stored blocks");
   KVTIER_ASSERT(ended_.empty() && next_copies_.empty() && kept_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
+  KVTIER_ASSERT(!prefetch_ || !prefetch_->is_fetching(), "what was fetched has come");
 }
 
 // ---- What runs next ----
@@ -254,7 +286,87 @@ void BlockBatcher::proceed() {
   } else if (!lacks_room_ && has_candidate()) {
     stop_decode();
   }
+  if (prefetch_) {
+    prefetch_next();
+  }
   note_wait();
+}
+
+// ---- KV that comes to the second tier for requests that wait ----
+
+void BlockBatcher::prefetch_next() {
+  prefetch_->note_demoted(store_->take_demoted());
+  if (prefetch_->is_fetching() || requests_.queue_length() == 0) {
+    return;
+  }
+  const SimTime now = backend_.now();
+  const std::optional<Fetch> next = prefetch_->next(now);
+  if (!next) {
+    return;
+  }
+  if (next->at > now) {
+    if (prefetch_->sets_timer(next->at)) {
+      backend_.set_timer(next->at, kDeadlineTimer);
+    }
+    return;
+  }
+  const auto slot = static_cast<SessionSlot>(next->entry.value);
+  const auto begun = store_->prefetch(prompt_of(slot));
+  if (!begun) {
+    return;
+  }
+  work_[slot].prefetch = begun->id;
+  prefetch_->begin(slot, begun->tokens, now);
+  pieces_.clear();
+  if (backend_.has_bytes()) [[unlikely]] {
+    pieces_ = pieces_of(contexts_.streams(), begun->stretches, Tokens(block_tokens_[2]));
+  }
+  static_cast<void>(move(2, begun->tokens, slot, kPrefetch | begun->id, pieces_));
+  settle();
+}
+
+void BlockBatcher::on_prefetched(std::uint32_t id) {
+  Work& work = work_[prefetch_->end(backend_.now())];
+  store_->prefetched(id, Tokens(0));
+  work.prefetch = 0;
+  drop_arrivals(kPrefetch | id);
+  settle();  // what has arrived may be written on
+  stop_decode();
+}
+
+void BlockBatcher::on_deadline() {
+  if (prefetch_) {
+    prefetch_->on_timer();
+  }
+}
+
+bool BlockBatcher::waits_for_storage() const {
+  return prefetch_ && prefetch_->is_fetching() && requests_.queue_length() == 0 &&
+         std::ranges::all_of(asks_again_,
+                             [&](SessionSlot slot) { return work_[slot].prefetch != 0; });
+}
+
+std::optional<SimDuration> BlockBatcher::tpot() const {
+  // What is in work has not put out anything yet.
+  const SimTime until = gpu_ == Gpu::idle ? backend_.now() : iteration_since_;
+  SimDuration time;
+  std::int64_t tokens = 0;
+  for (const SessionSlot slot : running_) {
+    if (const std::int64_t later = work_[slot].generated.value - 1; later > 0) {
+      tokens += later;
+      time += until - requests_.request(slot).first_token;
+    }
+  }
+  return tokens > 0 ? std::optional(time / tokens) : last_tpot_;
+}
+
+void BlockBatcher::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
+  for (const SessionSlot slot : running_) {
+    if (work_[slot].generated.value > 0) {
+      const RequestRecord& r = requests_.request(slot);
+      visit(r.first_token, predictor_.predict(r.session, r.turn, r.output));
+    }
+  }
 }
 
 void BlockBatcher::stop_decode() {
@@ -706,6 +818,10 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   if (work.fetches_kv) [[unlikely]] {
     return admit_to_fetch(slot);
   }
+  if (work.prefetch != 0) {
+    prefetch_->pass_over(backend_.now());
+    return Admitted::later;
+  }
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   if (match.waits || (delays_duplicates_ && is_being_computed(slot, match))) {
@@ -770,6 +886,9 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& matc
     match.count_fetched(work.prefetched);
     requests_.admitted(slot);
     note_found(slot, match);
+    if (prefetch_) {
+      note_prefetch(slot, match);
+    }
   }
   ++slots_;
 }
@@ -834,6 +953,14 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   }
   requests_.look_up_without_limit(slot);
   hits_.add(work_[slot].prompt, found, Tokens(block_));
+}
+
+void BlockBatcher::note_prefetch(SessionSlot slot, const Match& match) {
+  if (const auto waited = prefetch_->use(slot, match.by_pool[1], backend_.now())) {
+    RequestRecord& r = requests_.request(slot);
+    r.found.late = true;
+    r.late_wait = *waited;
+  }
 }
 
 // ---- Loads and copies ----
@@ -1195,6 +1322,7 @@ void BlockBatcher::finish_decode(std::int64_t iterations) {
   requests_.report_gpu(GpuActivity::decode, gpu_since_, -1, decoding_);
   report_iterations(iterations);
   decode_per_request_ += duration / decoding_;
+  last_tpot_ = duration / iterations;
   on_decoded(iterations);
   std::vector<SessionSlot> ended;
   for (const SessionSlot slot : running_) {

@@ -15,6 +15,7 @@
 #include "sim/serving/block_decisions.hpp"
 #include "sim/serving/contexts.hpp"
 #include "sim/serving/length_predictor.hpp"
+#include "sim/serving/queue_prefetch.hpp"
 #include "sim/serving/requests.hpp"
 #include "sim/store/store.hpp"
 
@@ -47,7 +48,7 @@ namespace kvtier {
 ///
 /// With `/serving/one_at_a_time` a request is admitted when all before it has ended and been
 /// written.
-class BlockBatcher : public Batcher, private StoredKv {
+class BlockBatcher : public Batcher, private StoredKv, private RunningView {
  public:
   struct Setup {
     const RunConfig* config = nullptr;
@@ -73,7 +74,9 @@ class BlockBatcher : public Batcher, private StoredKv {
   [[nodiscard]] Bytes loaded_bytes(Medium medium) const override {
     return accounts_.size() > 1 && medium == accounts_[1]->medium() ? loaded_ : Bytes(0);
   }
-  [[nodiscard]] PrefetchCounters prefetches() const override { return {}; }
+  [[nodiscard]] PrefetchCounters prefetches() const override {
+    return prefetch_ ? prefetch_->counters() : PrefetchCounters{};
+  }
   [[nodiscard]] std::int64_t preemptions() const override { return preemptions_; }
   [[nodiscard]] const BlockHits* block_hits() const override { return &hits_; }
   void on_arrived(SessionSlot slot) override;
@@ -83,10 +86,15 @@ class BlockBatcher : public Batcher, private StoredKv {
   void ask_again() override { schedule_soon(); }
   void check_invariants() const override;
   // StoredKv
-  [[nodiscard]] EntryId needed_entry(SessionSlot) const override { return kNoEntry; }
+  [[nodiscard]] EntryId needed_entry(SessionSlot slot) const override {
+    return prefetch_ ? EntryId{slot} : kNoEntry;
+  }
   [[nodiscard]] Placement placement(SessionSlot slot) const override;
   [[nodiscard]] FoundTokens find(SessionSlot slot) const override;
   [[nodiscard]] Tokens common_prefix(SessionSlot a, SessionSlot b) const override;
+  // RunningView
+  [[nodiscard]] std::optional<SimDuration> tpot() const override;
+  void for_each_running(const std::function<void(SimTime, Tokens)>& visit) const override;
 
  protected:
   static constexpr Tokens kMostIterations{std::int64_t{1} << 40};
@@ -151,14 +159,14 @@ class BlockBatcher : public Batcher, private StoredKv {
   virtual void on_copied(std::uint64_t tier, std::uint32_t id);
   void end_copy(std::uint64_t tier, std::uint32_t id);
   /// A transfer of kPrefetch, or a timer of kDeadlineTimer, has ended.
-  virtual void on_prefetched(std::uint32_t) {}
-  virtual void on_deadline() {}
+  virtual void on_prefetched(std::uint32_t id);
+  virtual void on_deadline();
   /// The waiting turn that is refused: it has no room although nothing runs.
   [[nodiscard]] virtual SessionSlot turn_without_room() const;
   /// Memory for what has been put together, as far as it lacks. False: it waits for a copy.
   [[nodiscard]] virtual bool take_memory() { return true; }
   /// All that wait are passed over, while storage is read for them.
-  [[nodiscard]] virtual bool waits_for_storage() const { return false; }
+  [[nodiscard]] virtual bool waits_for_storage() const;
 
   /// The purpose of a transfer from storage for a request that waits, in its cookie.
   static constexpr std::uint64_t kPrefetch = std::uint64_t{5} << 48;
@@ -168,6 +176,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   void tell_waiting(SessionSlot slot, QueuePosition position);
   /// The request leaves the queue, and they learn of it.
   SessionSlot take_from_queue(QueuePosition position);
+  /// KV of the request that the policy chooses comes to the second tier.
+  void prefetch_next();
   /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
   void schedule_soon();
   void schedule();
@@ -231,6 +241,7 @@ class BlockBatcher : public Batcher, private StoredKv {
   /// Blocks that running requests take until they end.
   [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);
+  void note_prefetch(SessionSlot slot, const Match& match);
   /// `pieces`: the tokens, if the backend has bytes.
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie, std::span<const KvPiece> pieces);
@@ -332,6 +343,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   Store* store_;
   /// The store's policies that look ahead.
   std::vector<PolicyOrder*> looking_ahead_;
+  /// Null with nodes, whose requests fetch all of their own.
+  std::unique_ptr<QueuePrefetch> prefetch_;
 
   /// A request waits for its loads alone.
   bool loads_alone_;
@@ -442,6 +455,8 @@ class BlockBatcher : public Batcher, private StoredKv {
   std::int64_t decoding_ = 0;
   Tokens context_;
   SimDuration decode_per_request_;
+  /// Of the last decode that has ended.
+  std::optional<SimDuration> last_tpot_;
 
   std::vector<PoolCounters> counted_;
   Bytes loaded_;

@@ -353,9 +353,10 @@ void describe(V& v, SystemConfig& c) {
       "Whether sessions that begin with the same prompt share its KV, which is then stored "
       "once, and once in HBM for all turns that run, where the tier has room for it at once: give "
       "it a free_buffer. Needs a tier in HBM.");
-  v.field(
-      "prefetch", c.prefetch,
-      "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is one.");
+  v.field("prefetch", c.prefetch,
+          "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is "
+          "one. With "
+          "/system/blocks: to the second tier from those behind it.");
   v.field("length_prediction", c.length_prediction,
           "What policies that look at running requests are told of their lengths.");
   v.field("load", c.load, "Loading stored KV into HBM.");

@@ -109,10 +109,9 @@ void check_timed_blocks(const RunConfig& config, Problems& problems) {
   refuse(several && system.batching != Batching::separate, "/system/batching",
          "separate for nodes in several tiers");
   const bool plans_batches = nodes && system.batching == Batching::separate;
-  refuse(
-      system.batching != Batching::unified && !plans_batches && !system.blocks->whole_prompts,
-      "/system/blocks/whole_prompts",
-      "true with batching separate or prefill_first, but for nodes with separate");
+  refuse(system.batching != Batching::unified && !plans_batches && !system.blocks->whole_prompts,
+         "/system/blocks/whole_prompts",
+         "true with batching separate or prefill_first, but for nodes with separate");
   refuse(several && system.save.mode == SaveMode::blocking, "/system/save/mode", "async for nodes");
   refuse(several && system.load.buffers != 0, "/system/load/buffers", "0 for nodes");
   refuse(several && load_wait(system) == LoadWait::request, "/system/load/wait",

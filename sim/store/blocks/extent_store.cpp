@@ -279,7 +279,8 @@ class ExtentStore final : public Store, private OffloadCalls {
                        }
                      });
                    });
-    if (wanted.empty() || !make_room_for_prefetch(fetch, here, prefetch.tokens.value / size_behind())) {
+    if (wanted.empty() ||
+        !make_room_for_prefetch(fetch, here, prefetch.tokens.value / size_behind())) {
       return std::nullopt;
     }
     for (const Load& load : wanted) {
@@ -1419,8 +1420,8 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool.pin(run);
     }
     const std::int64_t lacking = blocks - pool.free();
-    const bool fits =
-        lacking <= pool.evictable() && pool.choose(lacking, &fetch.loads.front().run, Demand::prefetch);
+    const bool fits = lacking <= pool.evictable() &&
+                      pool.choose(lacking, &fetch.loads.front().run, Demand::prefetch);
     if (fits) {
       for (const Load& load : fetch.loads) {
         pools_[load.pool]->begin_load(load.run);
@@ -1436,8 +1437,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// How many blocks of the pool behind the request's computed tokens may fill.
   [[nodiscard]] std::int64_t offers(const Request& request, Tokens tokens) const {
     const Responses responses = rules_.edges[0].responses;
-    const bool all = responses == Responses::computed ||
-                     (responses == Responses::end && request.released);
+    const bool all =
+        responses == Responses::computed || (responses == Responses::end && request.released);
     return (all ? tokens : std::min(tokens, request.prompt)).value / size_behind();
   }
   /// A cache of its own takes what is new to it.

@@ -987,8 +987,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     BlockPool& pool = *pools_[1];
-    const std::int64_t lacking =
-        std::ssize(wanted) - (rules_.pools[1].capacity - pool.used);
+    const std::int64_t lacking = std::ssize(wanted) - (rules_.pools[1].capacity - pool.used);
     for (Block* block : here) {
       pool.pin(block);
     }

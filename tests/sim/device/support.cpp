@@ -203,7 +203,8 @@ RunConfig random_block_config(std::uint64_t seed) {
                           : std::nullopt;
     kept.edge.no_room = one_of({NoRoom::evict, NoRoom::skip});
     kept.edge.promotes = is_tree || chance(0.7);
-    kept.edge.responses = is_tree ? Responses::never : one_of({Responses::never, Responses::computed, Responses::end});
+    kept.edge.responses = is_tree ? Responses::never
+                                  : one_of({Responses::never, Responses::computed, Responses::end});
   };
   if (behind > 0) {
     add(system.tiers.dram, one_of({3, 10}), true);

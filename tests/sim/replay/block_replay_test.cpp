@@ -433,8 +433,7 @@ RunConfig random_blocks(std::uint64_t seed) {
     config.system.tiers.dram->inclusive = true;
     config.system.tiers.dram->write = WriteMoment::on_create;
     config.system.tiers.dram->blocks->pool.touch = Touch::end;
-    config.system.tiers.dram->blocks->edge.responses =
-        static_cast<Responses>(random.index(3));
+    config.system.tiers.dram->blocks->edge.responses = static_cast<Responses>(random.index(3));
     if (random.index(2) == 0) {
       config.system.tiers.dram->eviction.name = "arc";
     }

@@ -197,14 +197,15 @@ StoreRules draw_rules(RandomStream& random) {
     pool.shared = i > 0 && i + 1 == pools && coin(random);
     rules.pools.push_back(pool);
     if (i > 0) {
-      rules.edges.push_back({.write = one_of(random, std::array{Write::on_create, Write::after_uses,
-                                                                Write::on_evict}),
-                             .uses = 1 + random.index(3),
-                             .exclusive = coin(random),
-                             .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
-                             .promotes = random.index(3) > 0,
-                             .responses = one_of(random, std::array{Responses::never, Responses::computed,
-                                                                   Responses::end})});
+      rules.edges.push_back(
+          {.write =
+               one_of(random, std::array{Write::on_create, Write::after_uses, Write::on_evict}),
+           .uses = 1 + random.index(3),
+           .exclusive = coin(random),
+           .no_room = coin(random) ? NoRoom::evict : NoRoom::skip,
+           .promotes = random.index(3) > 0,
+           .responses =
+               one_of(random, std::array{Responses::never, Responses::computed, Responses::end})});
     }
   }
   if (rules.requests_in_first && pools > 1) {
@@ -332,7 +333,8 @@ std::string describe(const StoreRules& rules) {
         "\n  edge: write {} uses {} exclusive {} no_room {} promotes {} responses {} least load {} "
         "in flight {}",
         static_cast<int>(edge.write), edge.uses, edge.exclusive, static_cast<int>(edge.no_room),
-        edge.promotes, static_cast<int>(edge.responses), edge.least_load.value, edge.most_in_flight);
+        edge.promotes, static_cast<int>(edge.responses), edge.least_load.value,
+        edge.most_in_flight);
     text += fmt::format(" least priority {} timed {} stalls {} ahead {}", edge.least_priority,
                         edge.timed, edge.stalls, edge.ahead);
     if (edge.frequency) {
@@ -634,8 +636,8 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       }
     } else if (!fetches.empty() && action == 7) {
       const auto [instance, fetch] = take_any(fetches, random);
-      const Tokens came = !has_nodes || coin(random) ? fetch.tokens
-                                                     : Tokens(random.index(fetch.tokens.value));
+      const Tokens came =
+          !has_nodes || coin(random) ? fetch.tokens : Tokens(random.index(fetch.tokens.value));
       if (a[instance]->prefetched(fetch.id, came) != b[instance]->prefetched(fetch.id, came)) {
         return differs("what a prefetch brings");
       }

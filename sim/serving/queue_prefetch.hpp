@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/core/streams.hpp"
+#include "sim/policy/policy.hpp"
+#include "sim/store/entries/waiting_requests.hpp"
+#include "sim/store/store_counters.hpp"
+
+namespace kvtier {
+
+/// Chooses the waiting requests whose KV comes to the second tier before they are admitted, one
+/// after the other, and counts how useful that was. The policy says which (PrefetchPolicy); an
+/// entry of its is a request, by its place.
+class QueuePrefetch {
+ public:
+  struct Setup {
+    std::unique_ptr<PrefetchPolicy> policy;
+    /// These outlive this.
+    const QueueView* queue = nullptr;
+    const RunningView* running = nullptr;
+    /// The second tier's.
+    Bytes memory;
+    Bytes bytes_per_token;
+    /// Tokens of a waiting request that are found behind the second tier, of which none is on its
+    /// way.
+    std::function<Tokens(std::uint32_t place)> lacking;
+    /// Time of a fetch of so many bytes without other transfers.
+    std::function<SimDuration(Bytes bytes)> duration;
+  };
+  explicit QueuePrefetch(Setup setup);
+  QueuePrefetch(const QueuePrefetch&) = delete;
+  QueuePrefetch& operator=(const QueuePrefetch&) = delete;
+
+  /// A request waits in the queue, for these blocks of the second tier.
+  void begin_waiting(QueuePosition position, const std::vector<Stretch>& path, Tokens prompt);
+  void end_waiting(QueuePosition position) { waiting_.remove(position); }
+  /// Blocks have left the second tier.
+  void note_demoted(const std::vector<Stretch>& blocks);
+
+  [[nodiscard]] bool is_fetching() const { return fetching_.has_value(); }
+  /// What is fetched next. Only if nothing is.
+  [[nodiscard]] std::optional<Fetch> next(SimTime now);
+  /// Whether no earlier timer is set than one for this time; it counts as set then.
+  [[nodiscard]] bool sets_timer(SimTime at);
+  void on_timer() { asks_at_ = kNever; }
+
+  void begin(std::uint32_t place, Tokens tokens, SimTime now);
+  /// Returns the request's place.
+  std::uint32_t end(SimTime now);
+  /// The scheduler comes to a request whose KV is on its way.
+  void pass_over(SimTime now);
+  /// A request is admitted, with so many tokens found in the second tier. Returns how long it was
+  /// passed over, if it was.
+  std::optional<SimDuration> use(std::uint32_t place, Tokens found, SimTime now);
+
+  [[nodiscard]] const PrefetchCounters& counters() const { return counters_; }
+
+ private:
+  struct OfRequest {
+    Tokens tokens;
+    SimTime began;
+    SimTime ended;
+    std::optional<SimTime> passed_over;
+  };
+
+  Setup setup_;
+  std::function<bool(EntryId)> needs_fetch_;
+  std::function<SimDuration(EntryId)> fetch_duration_;
+  PrefetchContext context_;
+  WaitingRequests waiting_;
+  /// Of all requests that have waited.
+  Tokens prompts_;
+  std::int64_t requests_ = 0;
+  std::optional<std::uint32_t> fetching_;
+  /// By place.
+  std::unordered_map<std::uint32_t, OfRequest> fetches_;
+  SimTime asks_at_ = kNever;
+  PrefetchCounters counters_;
+};
+
+}  // namespace kvtier
