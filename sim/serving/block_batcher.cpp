@@ -51,6 +51,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       whole_response_(config_.system.blocks->whole_response),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
       whole_prompts_(config_.system.blocks->whole_prompts),
+      keeps_nothing_(config_.system.blocks->publication == Publication::never &&
+                     config_.system.tiers.count() == 1),
       prompts_first_(config_.system.batching != Batching::unified),
       one_prompt_(config_.system.batching == Batching::prefill_first),
       predictor_(config_.system.length_prediction, static_cast<std::uint64_t>(config_.seed)),
@@ -947,7 +949,11 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
   for (std::size_t i = 0; i < accounts_.size(); ++i) {
     found[static_cast<std::size_t>(accounts_[i]->medium())] = match.by_pool[i];
   }
-  requests_.request(slot).set_found_of_prompt(found);
+  RequestRecord& r = requests_.request(slot);
+  r.set_found_of_prompt(found);
+  if (keeps_nothing_ && r.found.cause == LossCause::capacity) {
+    r.found.cause = LossCause::not_stored;
+  }
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }

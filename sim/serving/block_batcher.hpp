@@ -372,6 +372,7 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   bool whole_response_;
   bool delays_duplicates_;
   bool whole_prompts_;
+  bool keeps_nothing_;
   bool prompts_first_;
   bool one_prompt_;
   LengthPredictor predictor_;

@@ -236,6 +236,15 @@ RunConfig random_block_config(std::uint64_t seed) {
   workload.sharegpt.user_tokens_median = 8;
   workload.sharegpt.assistant_tokens_median = 8;
   workload.sharegpt.message_cap = Tokens(20);
+  if (!is_tree && chance(0.3)) {
+    shared.whole_prompts = true;
+    shared.whole_response = chance(0.5);
+    shared.chunk.reset();
+    system.batching = one_of({Batching::unified, Batching::separate, Batching::prefill_first});
+  }
+  if (!is_tree && behind > 1 && chance(0.5)) {
+    system.prefetch.name = "look_ahead";
+  }
   return config;
 }
 

@@ -225,7 +225,9 @@ TEST(BlockReplay, RefusesRulesThatNeedOthers) {
   tier.pool.round = 2;
   EXPECT_EQ(
       refused(config),
-      "/system/blocks/whole_response: expected false, but with batching unified and a tier in hbm\n"
+      "/system/blocks/whole_response: expected false, but with a tier in hbm and not for nodes "
+      "with "
+      "batching separate\n"
       "/system/blocks/delays_duplicates: expected false, but with batching unified, a tier in hbm "
       "and found_from computed\n"
       "/system/tiers/dram/blocks/bucket: expected \"none\", but for blocks with fifo, in whose "

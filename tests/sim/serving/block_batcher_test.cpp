@@ -595,7 +595,28 @@ void mix_priorities(RunConfig& config, RandomStream& random) {
   workload.shared_prompts = WorkloadConfig().shared_prompts;
 }
 
-/// Sessions of any shape, with and without shared prompts, in HBM and perhaps a tier behind.
+void add_whole_prompts(RunConfig& config, RandomStream& random) {
+  BlocksConfig& blocks = *config.system.blocks;
+  blocks.whole_prompts = random.index(2) == 0;
+  if (blocks.whole_prompts) {
+    blocks.chunk.reset();
+    blocks.delays_duplicates = false;
+    blocks.whole_response = blocks.whole_response || random.index(2) == 0;
+    config.system.batching =
+        std::array{Batching::unified, Batching::separate,
+                   Batching::prefill_first}[static_cast<std::size_t>(random.index(3))];
+  }
+}
+
+void add_prefetch(RunConfig& config, RandomStream& random) {
+  const TiersConfig& tiers = config.system.tiers;
+  if (tiers.count() > 2 && tiers.dram->inclusive) {
+    config.system.prefetch.name =
+        std::array{"none", "look_ahead", "deadline"}[static_cast<std::size_t>(random.index(3))];
+  }
+}
+
+/// Sessions of any shape, with and without shared prompts, in HBM and perhaps tiers behind.
 RunConfig random_blocks(std::uint64_t seed) {
   RandomStream random(seed, "timed blocks");
   const auto coin = [&] { return random.index(2) == 0; };
@@ -678,6 +699,10 @@ RunConfig random_blocks(std::uint64_t seed) {
   }
   if (random.index(3) == 0 && !(blocks.unit == EvictionUnit::node && config.system.tiers.ssd)) {
     mix_priorities(config, random);
+  }
+  if (blocks.unit != EvictionUnit::node) {
+    add_whole_prompts(config, random);
+    add_prefetch(config, random);
   }
   return config;
 }
@@ -763,9 +788,125 @@ TEST(BlockBatcher, AnIterationLoadsWhileVictimsAreWritten) {
   }
 }
 
+/// Host memory for 50 tokens, and a drive behind it from which a token takes 2 ms. One request runs
+/// at a time, and HBM keeps nothing.
+RunConfig with_drive(const std::string& prefetch) {
+  RunConfig config = with_offload(vllm_config(100), 50, 1);
+  config.system.batching = Batching::prefill_first;
+  config.system.blocks->publication = Publication::never;
+  config.system.blocks->unit = EvictionUnit::sequence;
+  config.system.blocks->duplicates = Duplicates::merged;
+  config.system.blocks->keyless = Keyless::first;
+  config.system.blocks->whole_prompts = true;
+  config.system.blocks->whole_response = true;
+  config.system.load.wait = LoadWait::batch;
+  config.system.load.discipline = LoadDiscipline::blocking;
+  config.system.prefetch.name = prefetch;
+  TierConfig& dram = *config.system.tiers.dram;
+  dram.eviction.name = "scheduler_aware";
+  dram.blocks->pool.touch = Touch::lookup;
+  dram.blocks->edge.responses = Responses::end;
+  TierConfig& ssd = config.system.tiers.ssd.emplace(tier("lru", true));
+  ssd.blocks = BlockTierConfig{.capacity = KvSize{KvSize::Unit::blocks, 1000}};
+  set_rates(config.hardware.ssd->bandwidth, limits(5e5, 5e5, 1e6));
+  config.serving.slots = 1;
+  return config;
+}
+
+/// A's KV is on the drive when its second turn waits for B's second one.
+std::vector<SessionSpec> three_sessions() {
+  return {session(0, {turn(20, 2), turn(5, 1, 1000)}), session(500, {turn(20, 2), turn(1, 7, 475)}),
+          session(700, {turn(20, 2)})};
+}
+
+TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhenItsRequestIsReached) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_drive("none"), kPerToken, kIteration, three_sessions(), stepping);
+    run.run();
+    const RequestRecord& waits = run.request(0, 1);
+    EXPECT_EQ(waits.arrived, at_ms(1030));
+    // B runs from 1,005 on: 21 tokens come from host memory within 21 ms, 2 are computed, and 6
+    // decodes take 60 ms. 21 of A's 27 tokens come from the drive, then from host memory.
+    expect_times(waits, 1030, 1005 + 21 + 2 + 60, 1088 + 42 + 21 + 6, 1088 + 42 + 21 + 6);
+    EXPECT_EQ(waits.found.medium, Medium::ssd);
+    EXPECT_EQ(run.instance.batcher().prefetches().begun, 0);
+  }
+}
+
+TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhileItsRequestWaits) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_drive("look_ahead"), kPerToken, kIteration, three_sessions(), stepping);
+    run.run();
+    const RequestRecord& waits = run.request(0, 1);
+    expect_times(waits, 1030, 1088, 1088 + 21 + 6, 1088 + 21 + 6);
+    EXPECT_EQ(waits.found.medium, Medium::dram);
+    const PrefetchCounters counters = run.instance.batcher().prefetches();
+    EXPECT_EQ(counters.begun, 1);
+    EXPECT_EQ(counters.on_time, 1);
+  }
+}
+
+TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhenARunningRequestIsAboutToEnd) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(with_drive("deadline"), kPerToken, kIteration, three_sessions(), stepping);
+    run.run();
+    // The end of B is predicted as 7 iterations behind its first token, 10 ms too late.
+    const RequestRecord& waits = run.request(0, 1);
+    expect_times(waits, 1030, 1098, 1098 + 21 + 6, 1098 + 21 + 6);
+    EXPECT_EQ(waits.found.medium, Medium::dram);
+    EXPECT_EQ(waits.late_wait, for_ms(10));
+    EXPECT_EQ(run.instance.batcher().prefetches().late, 1);
+  }
+}
+
+TEST(BlockBatcher, ARequestWaitsForTheRestOfItsPrefetch) {
+  for (const DecodeStepping stepping : kSteppings) {
+    std::vector<SessionSpec> sessions = three_sessions();
+    sessions[1].turns[1].assistant = Tokens(2);  // B's decode ends at 1,038, A's fetch at 1,072
+    ScriptedRun run(with_drive("look_ahead"), kPerToken, kIteration, sessions, stepping);
+    run.run();
+    const RequestRecord& waits = run.request(0, 1);
+    expect_times(waits, 1030, 1072, 1072 + 21 + 6, 1072 + 21 + 6);
+    EXPECT_TRUE(waits.found.late);
+    EXPECT_EQ(waits.late_wait, for_ms(34));
+    EXPECT_EQ(run.instance.batcher().prefetches().late, 1);
+  }
+}
+
+TEST(BlockBatcher, KvOfAResponseIsWrittenAtItsEndOrBlockByBlockOrNever) {
+  struct Case {
+    Responses responses;
+    std::int64_t tokens;
+    std::int64_t copies;
+  };
+  for (const auto& [responses, tokens, copies] :
+       {Case{Responses::never, 12, 2}, {Responses::end, 31, 3}, {Responses::computed, 31, 4}}) {
+    RunConfig config = with_drive("none");
+    config.system.tiers.ssd.reset();
+    config.system.tiers.dram->blocks->capacity->count = 100;
+    config.system.tiers.dram->blocks->edge.responses = responses;
+    config.serving.slots = 2;
+    for (const DecodeStepping stepping : kSteppings) {
+      // B's prompt divides A's decode.
+      ScriptedRun run(config, kPerToken, kIteration,
+                      {session(0, {turn(10, 20)}), session(60, {turn(2, 1)})}, stepping);
+      run.run();
+      const TierCounters dram = run.instance.batcher().counters(1);
+      EXPECT_EQ(dram.written, kv(tokens));
+      EXPECT_EQ(dram.stores, copies);
+    }
+  }
+}
+
+std::int64_t prefetched(const Json& result) {
+  const Json& prefetches = result["metrics"]["prefetches"];
+  return prefetches.is_null() ? 0 : prefetches["begun"].get<std::int64_t>();
+}
+
 TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
   std::int64_t preemptions = 0;
   std::int64_t hits = 0;
+  std::int64_t prefetches = 0;
   for (std::uint64_t seed = 1; seed <= wanted_cases(); ++seed) {
     const RunConfig config = random_blocks(seed);
     const Json fast = simulate(config, builtin_policies());
@@ -774,6 +915,7 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
     ASSERT_EQ(fast.dump(), plain.dump()) << "seed " << seed;
     preemptions += fast["metrics"]["preemptions"].get<std::int64_t>();
     hits += fast["metrics"]["hit_tokens"]["total"].get<std::int64_t>();
+    prefetches += prefetched(fast);
     for (const char* share :
          {"slots_in_use_fraction", "kv_memory_in_use_fraction", "gpu_busy_fraction"}) {
       EXPECT_LE(fast["load"][share].get<double>(), 1 + 1e-9) << share << ", seed " << seed;
@@ -781,6 +923,7 @@ TEST(BlockBatcher, GivesTheSameBytesWithEachIterationAndAPlainStore) {
   }
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(hits, 0);
+  EXPECT_GT(prefetches, 0);
 }
 
 TEST(BlockBatcher, NoIterationWaitsForWritesToABufferWithoutEnd) {
@@ -874,7 +1017,8 @@ TEST(BlockBatcher, RefusesKeysThatATimedRunLacks) {
   EXPECT_EQ(refused(config),
             "/system/tiers/hbm: in a timed run of blocks expected a tier: requests run in its "
             "blocks\n"
-            "/system/batching: in a timed run of blocks expected unified or separate\n"
+            "/system/blocks/whole_prompts: in a timed run of blocks expected true with batching "
+            "separate or prefill_first, but for nodes with separate\n"
             "/system/blocks/responses: in a timed run of blocks expected true: the KV of responses "
             "takes memory");
   EXPECT_EQ(refused(vllm_config(10)),

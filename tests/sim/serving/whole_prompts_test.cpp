@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/core/rng.hpp"
 #include "sim/serving/block_batcher.hpp"
 #include "sim/serving/simulate.hpp"
 #include "tests/sim/serving/support.hpp"
@@ -69,6 +70,44 @@ TEST(WholePrompts, ASeparatePrefillBlocksTheDecodeOfTheOthers) {
     // B's prompt 30..34; then both decode 34..44 and 44..54, the last of each.
     expect_times(run.request(0, 0), 0, 0, 10, 54);
     expect_times(run.request(1, 0), 25, 30, 34, 54);
+  }
+}
+
+TEST(WholePrompts, APrefillRunsAloneWithPrefillFirst) {
+  for (const DecodeStepping stepping : kSteppings) {
+    ScriptedRun run(whole_prompts(Batching::prefill_first, Tokens(50), 100), kPerToken, kIteration,
+                    {session(0, {turn(10, 5)}), session(0, {turn(4, 3)}), session(5, {turn(2, 1)})},
+                    stepping);
+    run.run();
+    // Three prompts, one after the other, then the decode of the two that have more tokens.
+    expect_times(run.request(0, 0), 0, 0, 10, 56);
+    expect_times(run.request(1, 0), 0, 10, 14, 36);
+    expect_times(run.request(2, 0), 5, 14, 16, 16);
+  }
+}
+
+TEST(WholePrompts, RecomputingTakesTheSameTimesAsWithoutTiers) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    RandomStream random(seed, "recompute");
+    const Tokens window(300);
+    RunConfig blocks = whole_prompts(Batching::prefill_first, window,
+                                     window.value * (1 + random.index(4)) + random.index(300));
+    blocks.system.blocks->whole_response = true;
+    blocks.serving.slots = 1 + random.index(6);
+    blocks.seed = static_cast<std::int64_t>(seed);
+    blocks.workload.sessions = 40;
+    blocks.workload.arrival_rate = PerSecond(random.index(2) == 0 ? 0.2 : 5);
+    RunConfig plain = blocks;
+    plain.system.blocks.reset();
+    plain.system.tiers = {};
+    const Json of_blocks = simulate(blocks, builtin_policies())["metrics"];
+    const Json of_sessions = simulate(plain, builtin_policies())["metrics"];
+    for (const char* key : {"ttft_seconds", "queueing_seconds", "tpot_seconds", "gpu_seconds",
+                            "normalized_latency_seconds_per_token"}) {
+      EXPECT_EQ(of_blocks[key], of_sessions[key]) << key << ", seed " << seed;
+    }
+    EXPECT_EQ(of_blocks["lost_hits"]["capacity"], 0);
+    EXPECT_GT(of_blocks["lost_hits"]["not_stored"], 0);
   }
 }
 
