@@ -85,7 +85,7 @@ TEST(LockStep, RandomSystemsOfBlocksMoveOnEveryPath) {
   const std::set wanted{Path{hbm, dram}, {dram, hbm}, {dram, ssd}, {ssd, dram}};
   std::set<Path> paths;
   std::int64_t prefetches = 0;
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     TransferLog transfers;
     const Json result =
         simulate(random_block_config(seed), builtin_policies(), {.observer = &transfers});
