@@ -227,6 +227,32 @@ void KvStore::remove_blocks(Medium medium, const KvPiece& piece) {
   });
 }
 
+void KvStore::cut_blocks(EntryKey key, std::int64_t kept, std::int64_t dropped) {
+  for (auto& of_medium : blocks_) {
+    auto at = of_medium.lower_bound({key, kept + dropped});
+    while (at != of_medium.end() && at->first.first == key) {
+      auto moved = of_medium.extract(at++);
+      moved.key().second -= dropped;
+      of_medium.insert(std::move(moved));
+    }
+  }
+  std::erase_if(arrivals_, [&](Arrival& arrival) {
+    std::int64_t& first = arrival.name.second;
+    if (arrival.name.first != key || first < kept) {
+      return false;
+    }
+    const bool is_dropped = first < kept + dropped;
+    // Nothing asks for what was dropped and is on its way.
+    first = is_dropped ? -1 - first : first - dropped;
+    const bool never_begins = is_dropped && !arrival.block.source.empty();
+    if (never_begins) {
+      give_back(arrival.block.from, arrival.block.source);
+      give_back(arrival.medium, arrival.block.slots);
+    }
+    return never_begins;
+  });
+}
+
 void KvStore::drop_arrivals(std::uint64_t cookie) {
   const std::lock_guard lock(mutex_);
   std::erase_if(arrivals_, [&](const Arrival& arrival) {
@@ -298,11 +324,14 @@ void KvStore::end_blocks(const KvMove& move) {
     const auto arrive = [&](Block& block) {
       block.has_arrived = block.has_arrived || block.slots.front() == move.to_slots[at];
     };
-    if (const auto found = blocks(move.to).find(name); found != blocks(move.to).end()) {
+    // A cut may have given it another place in its stream since.
+    const auto of_stream = [&](const BlockName& other) { return other.first == name.first; };
+    for (auto found = blocks(move.to).lower_bound({name.first, 0});
+         found != blocks(move.to).end() && of_stream(found->first); ++found) {
       arrive(found->second.front());
     }
     for (Arrival& arrival : arrivals_) {
-      if (arrival.medium == move.to && arrival.name == name) {
+      if (arrival.medium == move.to && of_stream(arrival.name)) {
         arrive(arrival.block);
       }
     }

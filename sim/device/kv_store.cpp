@@ -285,6 +285,10 @@ void KvStore::repeat_last(List& list) {
 
 void KvStore::cut(EntryKey key, std::int64_t kept, std::int64_t dropped) {
   const std::lock_guard lock(mutex_);
+  if (has_blocks()) {
+    cut_blocks(key, kept, dropped);
+    return;
+  }
   const auto found = entries_.find(key);
   if (found == entries_.end()) {
     return;

@@ -8,7 +8,9 @@
 #include "hw/model/model.hpp"
 #include "sim/core/assert.hpp"
 #include "sim/core/errors.hpp"
+#include "sim/serving/history.hpp"
 #include "sim/serving/store_rules.hpp"
+#include "sim/store/block_run.hpp"
 #include "sim/store/blocks/stores.hpp"
 #include "sim/store/entries/policy_order.hpp"
 
@@ -37,7 +39,9 @@ BlockBatcher::BlockBatcher(const Setup& setup)
     : config_(*setup.config),
       backend_(*setup.backend),
       requests_(*setup.requests),
-      contexts_(requests_.source()),
+      keeps_kv_behind_cuts_(config_.system.positions == KeyPositions::decoupled &&
+                            kvtier::keeps_kv_behind_cuts(rules_of(config_))),
+      contexts_(requests_.source(), keeps_kv_behind_cuts_),
       loads_alone_(load_wait(config_.system) == LoadWait::request),
       by_priority_(requests_.preempts_by_priority()),
       found_when_scheduled_(config_.system.blocks->publication == Publication::scheduling),
@@ -134,10 +138,33 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
+  if (keeps_kv_behind_cuts_ && !contexts_.named() && requests_.request(slot).truncated.value > 0)
+      [[unlikely]] {
+    cut_history(slot);
+  }
   if (requests_.is_dispatched()) [[unlikely]] {
     work.fetches_kv = requests_.fetches_kv(slot);
     requests_.note_cached(slot, store_->match(work.content.prompt).tokens);
   }
+}
+
+void BlockBatcher::cut_history(SessionSlot slot) {
+  end_requests();
+  settle();
+  const Truncation cut = truncation_of(requests_.request(slot), config_.serving);
+  const StreamId stream = work_[slot].content.prompt.stream;
+  const Stretch gone{stream, cut.kept.value, (cut.kept + cut.dropped).value};
+  for (Copy& copy : next_copies_) {
+    leave_cut(copy.stretches, gone);
+  }
+  for (LaterWrites& writes : later_writes_) {
+    for (Copy& copy : writes.waiting) {
+      leave_cut(copy.stretches, gone);
+    }
+  }
+  store_->cut(stream, cut.kept, cut.dropped);
+  backend_.cut({contexts_.streams().birth(stream)}, cut.kept, cut.dropped);
+  settle();
 }
 
 void BlockBatcher::on_enqueued(SessionSlot slot, QueuePosition position) {
@@ -1114,6 +1141,12 @@ void BlockBatcher::offer_all() {
       work.offers_again = !store_->offer(work.id, end);
     }
   }
+  end_requests();
+  take_copies();
+  contexts_.close_ended(*store_);
+}
+
+void BlockBatcher::end_requests() {
   for (const Ended& ended : ended_) {
     set_request(ended.key);
     static_cast<void>(store_->offer(ended.id, ended.computed));
@@ -1123,8 +1156,6 @@ void BlockBatcher::offer_all() {
     backend_.end_request(ended.key);
   }
   ended_.clear();
-  take_copies();
-  contexts_.close_ended(*store_);
 }
 
 void BlockBatcher::take_copies() {

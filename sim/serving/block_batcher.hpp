@@ -279,6 +279,10 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   /// Blocks that those who have memory and have not computed them yet will take.
   [[nodiscard]] std::int64_t reserved_blocks() const;
   void offer_all();
+  /// The tier behind learns of all that have ended.
+  void end_requests();
+  /// KV behind the cut in a turn's history stays.
+  void cut_history(SessionSlot slot);
   /// Copies that the store has begun. Those of an offload begin with the next iteration.
   void take_copies();
   void start_copies();
@@ -334,6 +338,7 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   const RunConfig& config_;
   Backend& backend_;
   Requests& requests_;
+  bool keeps_kv_behind_cuts_;
   Contexts contexts_;
   /// By tier.
   std::vector<std::unique_ptr<Pool>> accounts_;

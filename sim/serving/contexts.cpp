@@ -43,7 +43,7 @@ TurnContent Contexts::of(SessionSlot slot, const TurnTokens& turn) {
     return content;
   }
   StreamId& stream = of_session_[slot];
-  const bool begins = turn.first || turn.cut.value > 0;
+  const bool begins = turn.first || (turn.cut.value > 0 && !goes_on_);
   if (begins && !turn.first) {
     ended_.push_back(stream);
   }

@@ -35,9 +35,12 @@ struct TurnTokens {
 /// a stream for each session, which forks from that of its shared prompt.
 class Contexts {
  public:
-  /// `source` outlives this.
-  explicit Contexts(SessionSource& source)
-      : named_(source.streams() != nullptr), streams_(named_ ? *source.streams() : own_) {}
+  /// `source` outlives this. `goes_on`: a session whose history is cut goes on in its stream, from
+  /// which the same tokens are cut (Store::cut).
+  explicit Contexts(SessionSource& source, bool goes_on = false)
+      : named_(source.streams() != nullptr),
+        goes_on_(goes_on),
+        streams_(named_ ? *source.streams() : own_) {}
 
   [[nodiscard]] Streams& streams() { return streams_; }
   [[nodiscard]] const Streams& streams() const { return streams_; }
@@ -47,7 +50,7 @@ class Contexts {
   /// The turn's prompt, and what the turn leaves: KV of the response's last token is never
   /// computed. A response that the source does not name has a stream of its own, behind the prompt
   /// if that is named. Behind a cut all tokens are in other places, so a new stream begins there,
-  /// or behind the shared prompt.
+  /// or behind the shared prompt, if the session does not go on in its stream.
   [[nodiscard]] TurnContent of(SessionSlot slot, const TurnTokens& turn);
   /// The turn has ended, and its session, if that was its last one.
   void end_turn(SessionSlot slot, bool is_last);
@@ -78,6 +81,7 @@ class Contexts {
   StreamId open(const SharedPrompt& shared);
 
   bool named_;
+  bool goes_on_;
   Streams own_;
   Streams& streams_;
   /// The session's stream, or that of its turn's response if the source names tokens but not those.

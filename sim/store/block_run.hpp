@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -53,6 +54,41 @@ void for_each_piece(const Pool& pool, const BlockRun& run, Visit visit) {
       begin = piece.end;
       visit(piece);
     }
+  }
+}
+
+/// Adds what is left of a run when blocks are cut out of its stream, with the new numbers of those
+/// behind, and visits what leaves.
+template <class Visit>
+void leave_cut(const BlockRun& run, const Stretch& cut, std::vector<BlockRun>& left, Visit visit) {
+  if (run.stream != cut.stream) {
+    left.push_back(run);
+    return;
+  }
+  const BlockRun before{run.stream, run.begin, std::min(run.end, cut.begin), run.first};
+  const BlockRun gone{run.stream, std::max(run.begin, cut.begin), std::min(run.end, cut.end),
+                      run.first};
+  const std::int64_t size = cut.end - cut.begin;
+  const BlockRun behind{run.stream, std::max(run.begin, cut.end) - size, run.end - size, run.first};
+  for (const BlockRun& part : {before, behind}) {
+    if (part.size() > 0) {
+      left.push_back(part);
+    }
+  }
+  if (gone.size() > 0) {
+    visit(gone);
+  }
+}
+/// The same for all of some stretches.
+inline void leave_cut(std::vector<Stretch>& stretches, const Stretch& cut) {
+  std::vector<BlockRun> left;
+  for (const Stretch& stretch : stretches) {
+    leave_cut({stretch.stream, stretch.begin, stretch.end, End::head}, cut, left,
+              [](const BlockRun&) {});
+  }
+  stretches.clear();
+  for (const BlockRun& run : left) {
+    stretches.push_back(run.stretch());
   }
 }
 

@@ -61,6 +61,10 @@ class BlockLog {
   virtual ~BlockLog() = default;
   /// `blocks` are numbered in blocks of the pool.
   virtual void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) = 0;
+  /// The pool's blocks of the stream from this one on have numbers that are smaller by so much, and
+  /// those with these numbers have left.
+  virtual void on_shift(std::size_t /*pool*/, StreamId /*stream*/, std::int64_t /*from*/,
+                        std::int64_t /*by*/) {}
 };
 
 /// Receives each decision at the time at which it is made.

@@ -426,6 +426,14 @@ struct StoreRules : SharingRules {
          !rules.edges[0].exclusive;
 }
 
+/// Whether KV of tokens behind a cut stays in the pools (Store::cut). Hashed blocks and nodes are
+/// found by all tokens before them, and of larger blocks the borders move.
+[[nodiscard]] inline bool keeps_kv_behind_cuts(const StoreRules& rules) {
+  return std::all_of(rules.pools.begin(), rules.pools.end(), [](const PoolRules& pool) {
+    return has_entries(pool.unit) && pool.block == Tokens(1);
+  });
+}
+
 /// Whether an admission policy chooses what comes into the pool.
 [[nodiscard]] inline bool filters_admission(const PoolRules& pool) {
   return pool.admission != kAlwaysAdmitted;

@@ -204,6 +204,11 @@ class Store {
   /// KV of the stream's own tokens from there on leaves all pools, but for what requests hold or
   /// have written.
   virtual void truncate(StreamId stream, Tokens tokens) = 0;
+  /// Tokens of the stream behind the first `kept` ones are gone, so many of them, and those behind
+  /// follow the kept ones with their KV (keeps_kv_behind_cuts; AttentionStore, arXiv 2403.19708,
+  /// 3.4). They are the stream's own. No request holds any of them, waits for them or has still to
+  /// end, and all copies were taken.
+  virtual void cut(StreamId stream, Tokens kept, Tokens dropped);
   /// Whether a pool has KV of the stream, or remembers that it had. If not, and if no request names
   /// it, the stream may be closed.
   [[nodiscard]] virtual bool remembers(StreamId stream) const = 0;

@@ -125,6 +125,41 @@ void ExtentPool::truncate(StreamId stream, std::int64_t blocks) {
   }
 }
 
+void ExtentPool::cut(const Stretch& blocks) {
+  const auto [stream, begin, end] = blocks;
+  KVTIER_ASSERT(!ranks_blocks() && duplicates_.empty() && !is_arc(),
+                "blocks that are found by what is before them do not move");
+  for_each_piece(*this, {blocks.stream, blocks.begin, blocks.end, End::head},
+                 [&](const Piece& piece) {
+                   if (piece.present) {
+                     const std::uint32_t at = cut_out(piece.segment, piece.begin, piece.end);
+                     const Extent& extent = extents_[at];
+                     evictable_ += extent.pins > 0 ? extent.size() : 0;
+                     drop(at, DecisionKind::invalidate);
+                   }
+                 });
+  std::uint32_t first = locate(stream, end);
+  first = first != kNone && extents_[first].begin < end ? extents_[first].behind
+          : first == kNone                              ? head_of(stream)
+                                                        : first;
+  const std::int64_t by = end - begin;
+  for (std::uint32_t at = first; at != kNone; at = extents_[at].behind) {
+    tell_removed(stream, extents_[at].begin, extents_[at].end);
+    extents_[at].begin -= by;
+    extents_[at].end -= by;
+    tell_stored(stream, extents_[at].begin, extents_[at].end);
+  }
+  if (is_ranked()) {
+    policies_->shift(stream, end, by);
+  }
+  if (log_ != nullptr) [[unlikely]] {
+    log_->on_shift(number_, stream, end, by);
+  }
+  if (first != kNone) {
+    join_in_stream(first);
+  }
+}
+
 bool ExtentPool::remembers(StreamId stream) const {
   return head_of(stream) != kNone || streams_of_parts_.contains(stream) ||
          std::any_of(ghosts_.begin(), ghosts_.end(),

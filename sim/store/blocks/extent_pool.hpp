@@ -124,6 +124,9 @@ class ExtentPool {
   void remove(const BlockRun& run, std::optional<DecisionKind> why = DecisionKind::move_up);
   /// The stream's blocks from this one on leave with their duplicates, unless held or pinned.
   void truncate(StreamId stream, std::int64_t blocks);
+  /// These blocks leave, which no request holds, and those behind them take their numbers. Only
+  /// without duplicates and parts, and of policies with entries of several blocks.
+  void cut(const Stretch& blocks);
   /// Whether it has blocks of the stream, or remembers them.
   [[nodiscard]] bool remembers(StreamId stream) const;
 

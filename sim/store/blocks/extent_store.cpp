@@ -316,6 +316,27 @@ class ExtentStore final : public Store, private OffloadCalls {
       pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
     }
   }
+  void cut(StreamId stream, Tokens kept, Tokens dropped) override {
+    const Stretch cut{stream, kept.value, (kept + dropped).value};
+    for (auto& [id, copy] : copies_) {
+      std::vector<BlockRun> left;
+      for (const BlockRun& run : copy.blocks) {
+        leave_cut(run, cut, left, [&](const BlockRun& gone) {
+          if (keeps_sources(copy.to)) {
+            pools_[copy.to - 1]->unpin(gone);
+          }
+          pools_[copy.to]->end_write(gone);
+        });
+      }
+      copy.blocks = std::move(left);
+    }
+    if (retained_) {
+      retained_->cut(cut);
+    }
+    for (const auto& pool : pools_) {
+      pool->cut(cut);
+    }
+  }
   /// Policies may remember the keys of blocks that have left.
   [[nodiscard]] bool remembers(StreamId stream) const override {
     return std::any_of(

@@ -36,6 +36,9 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
 
 }  // namespace
 
+void Store::cut(StreamId, Tokens, Tokens) {
+  KVTIER_ASSERT(false, "the store keeps no KV behind cuts");
+}
 void Store::abandon(RequestId) { KVTIER_ASSERT(false, "only nodes are not published"); }
 void Store::make_empty(std::int64_t) { KVTIER_ASSERT(false, "only nodes leave without a request"); }
 Match Store::refresh(const Context& context) { return match(context); }

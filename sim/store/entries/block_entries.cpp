@@ -395,6 +395,26 @@ void BlockEntries::remove(const BlockRun& run, std::uint32_t number) {
   });
 }
 
+void BlockEntries::shift(StreamId stream, std::int64_t from, std::int64_t by) {
+  tell_all();
+  const auto shifted = [&](const Intervals& intervals) {
+    Intervals all;
+    for (const auto& part : intervals) {
+      const std::int64_t begin = boost::icl::first(part);
+      const std::int64_t less = begin >= from ? by : 0;
+      all += interval(begin - less, boost::icl::last(part) + 1 - less);
+    }
+    return all;
+  };
+  for (const std::uint32_t at : groups_in(stream)) {
+    Group& group = groups_[at];
+    group.blocks = shifted(group.blocks);
+    group.busy = shifted(group.busy);
+    group.resized = true;
+    change(at);
+  }
+}
+
 void BlockEntries::offer(const BlockRun& run, std::uint32_t number, bool may_leave) {
   if (!groups_blocks_) {
     order_.offer(number, may_leave);

@@ -64,6 +64,9 @@ class BlockEntries {
   /// Both, one entry after the other.
   void use(const BlockRun& run, std::uint32_t number);
   void remove(const BlockRun& run, std::uint32_t number);
+  /// Only of entries of several blocks: those of a stream from this one on have numbers that are
+  /// smaller by so much, and there are none with these numbers.
+  void shift(StreamId stream, std::int64_t from, std::int64_t by);
   /// Whether they may leave.
   void offer(const BlockRun& run, std::uint32_t number, bool may_leave);
   [[nodiscard]] bool is_offered(const BlockRun& run, std::uint32_t number) const;

@@ -155,6 +155,30 @@ class BlockPool {
       remove(block);
     }
   }
+  /// The stream's blocks [begin, end) leave, and those behind take their numbers.
+  void cut(StreamId stream, std::int64_t begin, std::int64_t end) {
+    std::vector<Block*> gone;
+    std::vector<Block*> behind;
+    for (Block& block : blocks_) {
+      if (block.keyed && block.key.first == stream && block.key.second >= begin) {
+        (block.key.second < end ? gone : behind).push_back(&block);
+      }
+    }
+    for (Block* block : gone) {
+      pinned_ -= block->pins > 0 ? 1 : 0;
+      remove(block);
+    }
+    for (Block* block : behind) {
+      by_key_.erase(block->key);
+    }
+    for (Block* block : behind) {
+      block->key.second -= end - begin;
+      by_key_[block->key] = {block};
+    }
+    if (is_ranked()) {
+      policies_->shift(stream, end, end - begin);
+    }
+  }
   [[nodiscard]] bool remembers(StreamId stream) const {
     return std::any_of(by_key_.begin(), by_key_.end(),
                        [&](const auto& known) { return known.first.first == stream; }) ||
@@ -862,6 +886,34 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     });
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       pools_[i]->truncate(stream, tokens.value / rules_.pools[i].block.value);
+    }
+  }
+  void cut(StreamId stream, Tokens kept, Tokens dropped) override {
+    const Tokens end = kept + dropped;
+    const auto is_gone = [&](const Key& key) {
+      return key.first == stream && key.second >= kept.value && key.second < end.value;
+    };
+    for (auto& [id, copy] : copies_) {
+      for (std::size_t i = copy.blocks.size(); i-- > 0;) {
+        const Key key = copy.blocks[i]->key;
+        if (!is_gone(key)) {
+          continue;
+        }
+        if (copy.to > 1 && !is_buffered(rules_, copy.to)) {
+          pools_[copy.to - 1]->unpin(pools_[copy.to - 1]->find(key));
+        }
+        copy.blocks.erase(copy.blocks.begin() + static_cast<std::ptrdiff_t>(i));
+        if (!copy.writers.empty()) {
+          copy.writers.erase(copy.writers.begin() + static_cast<std::ptrdiff_t>(i));
+        }
+      }
+    }
+    std::erase_if(retained_, is_gone);
+    for (Key& key : retained_) {
+      key.second -= key.first == stream && key.second >= end.value ? dropped.value : 0;
+    }
+    for (const auto& pool : pools_) {
+      pool->cut(stream, kept.value, end.value);
     }
   }
   [[nodiscard]] bool remembers(StreamId stream) const override {

@@ -898,6 +898,39 @@ TEST(BlockBatcher, KvOfAResponseIsWrittenAtItsEndOrBlockByBlockOrNever) {
   }
 }
 
+TEST(BlockBatcher, KvBehindACutStaysIfItCarriesNoPositions) {
+  struct Case {
+    KeyPositions positions;
+    std::int64_t block;
+    EvictionUnit unit;
+    std::int64_t found;
+  };
+  for (const auto& [positions, block, unit, found] :
+       {Case{KeyPositions::decoupled, 1, EvictionUnit::sequence, 14},
+        {KeyPositions::decoupled, 1, EvictionUnit::tail, 14},
+        {KeyPositions::decoupled, 2, EvictionUnit::sequence, 0},
+        {KeyPositions::decoupled, 1, EvictionUnit::block, 0},
+        {KeyPositions::embedded, 1, EvictionUnit::sequence, 0}}) {
+    RunConfig config = with_drive("none");
+    config.system.tiers.ssd.reset();
+    config.system.positions = positions;
+    config.system.blocks->unit = unit;
+    config.system.tiers.hbm->block_size = config.system.tiers.dram->block_size = Tokens(block);
+    config.model.context_window = Tokens(50);
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(config, kPerToken, kIteration,
+                      {session(0, {turn(20, 10), turn(20, 10, 1000)})}, stepping);
+      run.run();
+      // 30 + 20 + 10 tokens exceed the window, so half of the history goes. The KV of its last
+      // token was never computed.
+      const RequestRecord& second = run.request(0, 1);
+      EXPECT_EQ(second.truncated, Tokens(15));
+      EXPECT_EQ(second.found.reused, Tokens(found));
+      EXPECT_EQ(second.prefill_compute, for_ms(35 - found));
+    }
+  }
+}
+
 std::int64_t prefetched(const Json& result) {
   const Json& prefetches = result["metrics"]["prefetches"];
   return prefetches.is_null() ? 0 : prefetches["begun"].get<std::int64_t>();

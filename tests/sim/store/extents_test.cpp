@@ -24,6 +24,7 @@ TEST(Extents, EqualSingleBlocks) {
   std::array<std::int64_t, 2> entries{};
   std::int64_t evicted_entries = 0;
   std::int64_t kept_behind = 0;
+  std::int64_t cuts = 0;
   for (int seed = 1; seed <= cases; ++seed) {
     RandomStream random(static_cast<std::uint64_t>(seed), "stores");
     const StoreRules rules = random_rules(random);
@@ -35,6 +36,7 @@ TEST(Extents, EqualSingleBlocks) {
     SCOPED_TRACE(fmt::format("seed {}, {}", seed, describe(rules)));
     ASSERT_EQ(first_difference(extents, reference, rules, contexts, random, 150), "");
     parts += rules.partial_reuse ? 1 : 0;
+    cuts += contexts.cuts();
     if (rules.publication == Publication::never && rules.pools.size() > 1) {
       kept_behind += extents[0]->counters(1).inserted;
     }
@@ -53,6 +55,7 @@ TEST(Extents, EqualSingleBlocks) {
   EXPECT_GT(entries[1], cases / 20);
   EXPECT_GT(evicted_entries, cases);
   EXPECT_GT(kept_behind, cases / 2);
+  EXPECT_GT(cuts, cases / 20);
 }
 
 /// The registry with its policies under other names, which no pool knows.

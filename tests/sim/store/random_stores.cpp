@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "policies/registry.hpp"
+#include "sim/store/block_run.hpp"
 #include "sim/store/check_rules.hpp"
 #include "sim/store/entries/policy_order.hpp"
 
@@ -354,6 +355,27 @@ std::optional<Context> RandomContexts::edit() {
   return Context{stream, Tokens(random_.index(lengths_[stream.value] + 1))};
 }
 
+std::optional<Stretch> RandomContexts::cut() {
+  const auto stream = edit();
+  if (!stream || streams_.children(stream->stream) > 0) {
+    return std::nullopt;
+  }
+  const std::int64_t kept = std::max(stream->tokens.value, streams_.first_of(stream->stream));
+  const std::int64_t rest = lengths_[stream->stream.value] - kept;
+  if (rest <= 0) {
+    return std::nullopt;
+  }
+  return Stretch{stream->stream, kept, kept + 1 + random_.index(rest)};
+}
+
+void RandomContexts::note_cut(const Stretch& cut) {
+  ++cuts_;
+  lengths_[cut.stream.value] -= cut.end - cut.begin;
+  if (last_.stream == cut.stream) {
+    last_.tokens = std::min(last_.tokens, Tokens(lengths_[cut.stream.value]));
+  }
+}
+
 Context RandomContexts::next() {
   if (last_.tokens.value > 0 && random_.index(4) == 0) {
     return last_;
@@ -411,6 +433,16 @@ void ReplayedDecisions::on_decision(DecisionKind kind, std::size_t pool, const S
       replayed.copies.erase({blocks.stream.value, block});
     }
   }
+}
+
+void ReplayedDecisions::on_shift(std::size_t pool, StreamId stream, std::int64_t from,
+                                 std::int64_t by) {
+  std::map<std::pair<std::uint32_t, std::int64_t>, int> copies;
+  for (const auto& [block, count] : pools_[pool].copies) {
+    const bool shifts = block.first == stream.value && block.second >= from;
+    copies[{block.first, block.second - (shifts ? by : 0)}] = count;
+  }
+  pools_[pool].copies = std::move(copies);
 }
 
 std::int64_t ReplayedDecisions::blocks(DecisionKind kind) const {
@@ -526,12 +558,33 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
   std::vector<std::pair<std::size_t, Prefetch>> fetches;
   const bool has_nodes = rules.pools.front().unit == EvictionUnit::node;
   const bool has_storage = rules.requests_in_first && rules.pools.size() > 2;
+  const bool cuts = keeps_kv_behind_cuts(rules) && a.size() == 1;
   // Blocks of copies that take time, by pool: all, and those that have arrived.
   std::vector<std::int64_t> written(rules.pools.size());
   std::map<std::pair<std::size_t, std::uint32_t>, Copy> begun;
   std::set<std::pair<std::uint32_t, std::int64_t>> arrived;
   const auto is_written_to = [&](std::size_t pool) {
     return !has_nodes && pool < rules.pools.size() && takes_time(rules, pool);
+  };
+  const auto is_in_use = [&](StreamId stream) {
+    const auto is_it = [&](const Held& one) { return one.context.stream == stream; };
+    return std::ranges::any_of(held, is_it) || std::ranges::any_of(released, is_it) ||
+           !fetches.empty() || !a.front()->looking_ahead().empty();
+  };
+  const auto forget_cut = [&](const Stretch& cut) {
+    const auto shifted = [&](std::int64_t block) {
+      return block < cut.end ? block : block - (cut.end - cut.begin);
+    };
+    std::set<std::pair<std::uint32_t, std::int64_t>> left;
+    for (const auto& [stream, block] : arrived) {
+      if (stream != cut.stream.value || block < cut.begin || block >= cut.end) {
+        left.emplace(stream, stream == cut.stream.value ? shifted(block) : block);
+      }
+    }
+    arrived = std::move(left);
+    for (auto& [copy, of] : begun) {
+      leave_cut(of.stretches, cut);
+    }
   };
   ReplayedDecisions log(rules.pools.size());
   if (a.size() == 1 && !a.front()->set_log(&log)) {
@@ -621,6 +674,13 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     } else if (const auto edit =
                    action == 9 && random.index(3) == 0 ? contexts.edit() : std::nullopt) {
       in_each([&](Store& store) { store.truncate(edit->stream, edit->tokens); });
+    } else if (const auto cut = action == 9 && cuts && coin(random) ? contexts.cut() : std::nullopt;
+               cut && !is_in_use(cut->stream)) {
+      in_each([&](Store& store) {
+        store.cut(cut->stream, Tokens(cut->begin), Tokens(cut->end - cut->begin));
+      });
+      contexts.note_cut(*cut);
+      forget_cut(*cut);
     } else if (has_storage && action == 9) {
       const auto instance =
           static_cast<std::size_t>(random.index(static_cast<std::int64_t>(a.size())));

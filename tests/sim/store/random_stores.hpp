@@ -30,6 +30,11 @@ class RandomContexts {
   [[nodiscard]] Context longer(const Context& context);
   /// A stream, and where its end was cut; nullopt before there is one.
   [[nodiscard]] std::optional<Context> edit();
+  /// Tokens of a stream without forks that may be cut out of it (Store::cut); nullopt if there are
+  /// none.
+  [[nodiscard]] std::optional<Stretch> cut();
+  void note_cut(const Stretch& cut);
+  [[nodiscard]] std::int64_t cuts() const { return cuts_; }
   [[nodiscard]] const Streams& streams() const { return streams_; }
 
  private:
@@ -37,6 +42,7 @@ class RandomContexts {
   Streams streams_;
   std::vector<std::int64_t> lengths_;
   Context last_;
+  std::int64_t cuts_ = 0;
 };
 
 /// Replays a store's decisions.
@@ -44,6 +50,7 @@ class ReplayedDecisions final : public BlockLog {
  public:
   explicit ReplayedDecisions(std::size_t pools) : pools_(pools) {}
   void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
+  void on_shift(std::size_t pool, StreamId stream, std::int64_t from, std::int64_t by) override;
   /// What a pool of the store has that the decisions did not bring in, or the other way round, or a
   /// counter that is not their sum; "" if there is neither.
   [[nodiscard]] std::string difference(const Store& store) const;
