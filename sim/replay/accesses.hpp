@@ -17,9 +17,10 @@ namespace kvtier {
 class Accesses {
  public:
   /// Keeps references to both. Without a fitter there is no context window. `counts_blocks`: also
-  /// counts statistics of blocks, which take 32 bytes per request.
-  Accesses(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false)
-      : order_(source, fitter, counts_blocks), contexts_(source) {}
+  /// counts statistics of blocks, which take 32 bytes per request. `goes_on` as in Contexts.
+  Accesses(SessionSource& source, const TurnFitter* fitter, bool counts_blocks = false,
+           bool goes_on = false)
+      : order_(source, fitter, counts_blocks), contexts_(source, goes_on) {}
 
   /// Goes on to the next turn; false at the end.
   bool next() {

@@ -53,9 +53,13 @@ class BlockReplay {
         partial_blocks_(config.system.blocks->partial_blocks),
         responses_(config.system.blocks->responses),
         chunk_(config.system.blocks->chunk),
-        fitter_(config),
-        accesses_(source, &fitter_, true),
+        serving_(config.serving),
         hold_(config.serving.hold_requests),
+        keeps_kv_behind_cuts_(config.system.positions == KeyPositions::decoupled &&
+                              kvtier::keeps_kv_behind_cuts(rules_) && !is_cluster(config) &&
+                              hold_ == 0 && source.streams() == nullptr),
+        fitter_(config),
+        accesses_(source, &fitter_, true, keeps_kv_behind_cuts_),
         of_classes_(config.workload.mix.size()) {
     for (const MixMember& member : config.workload.mix) {
       classes_.push_back(member.name);
@@ -103,6 +107,9 @@ class BlockReplay {
                 .value);
     }
     store_->advance(accesses_.now());
+    if (keeps_kv_behind_cuts_ && accesses_.cut().value > 0) {
+      cut_history();
+    }
     if (partial_blocks_) {
       prompt.tokens = whole_blocks(prompt.tokens, block_);
     }
@@ -111,7 +118,8 @@ class BlockReplay {
     }
     Room room{.taken = prompt.tokens, .needed = prompt.tokens};
     Tokens fetched;
-    if (const auto prefetch = store_->prefetch(prompt)) {
+    // Requests of nodes fetch by themselves; a prefetch policy has no queue here.
+    if (const auto prefetch = is_tree_ ? store_->prefetch(prompt) : std::nullopt) {
       fetched = store_->prefetched(prefetch->id, prefetch->tokens);
     }
     Match match = store_->match(prompt);
@@ -228,6 +236,15 @@ class BlockReplay {
     explicit InstanceReplay(std::unique_ptr<Store> own) : store(std::move(own)), steps(*store) {}
   };
 
+  void cut_history() {
+    const TurnContent& content = accesses_.content();
+    const Turn& turn = accesses_.session().turns[accesses_.turn()];
+    RequestRecord record{.history = content.prompt.tokens - turn.user};
+    record.truncated = accesses_.cut();
+    record.shared = accesses_.session().shared_prompt.tokens;
+    const Truncation cut = truncation_of(record, serving_);
+    store_->cut(content.prompt.stream, cut.kept, cut.dropped);
+  }
   void look_up_without_limit(const Context& prompt, bool measured) {
     const TurnContent& content = accesses_.content();
     const Tokens found =
@@ -352,6 +369,10 @@ class BlockReplay {
   bool partial_blocks_;
   bool responses_;
   std::optional<Tokens> chunk_;
+  ServingConfig serving_;
+  /// Number of requests that may hold memory; 0: a request ends at once.
+  std::int64_t hold_;
+  bool keeps_kv_behind_cuts_;
   TurnFitter fitter_;
   Accesses accesses_;
   std::optional<BlockDecisions> decisions_;
@@ -363,8 +384,6 @@ class BlockReplay {
   Store* store_ = nullptr;
   UntimedSteps* steps_ = nullptr;
   std::deque<std::pair<RequestId, Tokens>>* held_ = nullptr;
-  /// Number of requests that may hold memory; 0: a request ends at once.
-  std::int64_t hold_;
   /// Hits of the measured turns.
   HitCounts hits_;
   /// Set for a source that names its tokens: what the same requests find in a cache without limit.

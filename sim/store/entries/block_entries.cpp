@@ -5,17 +5,11 @@
 #include <map>
 #include <utility>
 
+#include <boost/container/small_vector.hpp>
+
 #include "sim/core/assert.hpp"
 
 namespace kvtier {
-namespace {
-
-auto interval(std::int64_t begin, std::int64_t end) {
-  return boost::icl::interval<std::int64_t>::right_open(begin, end);
-}
-
-}  // namespace
-
 BlockEntries::BlockEntries(const PoolRules& rules, Bytes bytes_per_token, const Streams& streams,
                            const PolicyRegistry& registry)
     : block_(rules.block),
@@ -59,7 +53,7 @@ std::uint32_t BlockEntries::group_for(const BlockRun& run) const {
 template <class Visit>
 void BlockEntries::for_each_group(const BlockRun& run, Visit visit) const {
   const std::vector<std::uint32_t>& groups = groups_in(run.stream);
-  std::vector<std::pair<std::uint32_t, BlockRun>> parts;
+  boost::container::small_vector<std::pair<std::uint32_t, BlockRun>, 4> parts;
   auto at = std::ranges::upper_bound(groups, run.begin, {},
                                      [&](std::uint32_t group) { return groups_[group].begin(); });
   at -= at == groups.begin() ? 0 : 1;
@@ -97,9 +91,8 @@ std::uint32_t BlockEntries::make_group(StreamId stream, const Intervals& blocks)
     in_stream_.resize(static_cast<std::size_t>(stream.value) + 1);
   }
   std::vector<std::uint32_t>& groups = in_stream_[stream.value];
-  const auto behind =
-      std::ranges::upper_bound(groups, boost::icl::first(blocks), {},
-                               [&](std::uint32_t group) { return groups_[group].begin(); });
+  const auto behind = std::ranges::upper_bound(
+      groups, blocks.first(), {}, [&](std::uint32_t group) { return groups_[group].begin(); });
   groups.insert(behind, made);
   return made;
 }
@@ -119,8 +112,8 @@ void BlockEntries::free_group(std::uint32_t at) {
 }
 
 void BlockEntries::add(std::uint32_t at, const Intervals& blocks, const Intervals& busy) {
-  groups_[at].blocks += blocks;
-  groups_[at].busy += busy;
+  groups_[at].blocks.add(blocks);
+  groups_[at].busy.add(busy);
   groups_[at].resized = true;
   change(at);
 }
@@ -142,17 +135,17 @@ void BlockEntries::join_new(std::uint32_t before, std::uint32_t behind) {
 }
 
 void BlockEntries::cut(std::uint32_t at, std::int64_t block) {
-  const auto kept = interval(groups_[at].begin(), block);
-  const auto part = interval(block, groups_[at].end());
+  const std::int64_t begin = groups_[at].begin();
+  const std::int64_t end = groups_[at].end();
   Intervals blocks = groups_[at].blocks;
   Intervals busy = groups_[at].busy;
-  blocks -= kept;
-  busy -= kept;
+  blocks.subtract(begin, block);
+  busy.subtract(begin, block);
   const std::uint32_t made = make_group(groups_[at].stream, blocks);
   add(made, blocks, busy);
   Group& head = groups_[at];
-  head.blocks -= part;
-  head.busy -= part;
+  head.blocks.subtract(block, end);
+  head.busy.subtract(block, end);
   change(at);
   Group& tail = groups_[made];
   tail.hit_in = head.hit_in;
@@ -175,11 +168,10 @@ std::int64_t BlockEntries::count_evictable(const Group& group) const {
   if (group.busy.empty() || !order_.leaves_in_part()) {
     return group.busy.empty() ? group.size() : 0;
   }
-  const std::int64_t first = boost::icl::last(group.busy) + 1;
+  const std::int64_t first = group.busy.end_of_last();
   std::int64_t count = 0;
-  for (const auto& part : group.blocks) {
-    count += std::max<std::int64_t>(
-        0, boost::icl::last(part) + 1 - std::max(first, boost::icl::first(part)));
+  for (const Intervals::Interval& part : group.blocks) {
+    count += std::max<std::int64_t>(0, part.end - std::max(first, part.begin));
   }
   return count;
 }
@@ -358,7 +350,7 @@ std::uint32_t BlockEntries::insert(const BlockRun& run) {
   if (!groups_blocks_) {
     return order_.insert(key_of(run.stream, run.begin), run.begin, 1);
   }
-  const Intervals blocks(interval(run.begin, run.end));
+  const Intervals blocks(run.begin, run.end);
   std::uint32_t group = group_for(run);
   if (group == kNone) {
     group = make_group(run.stream, blocks);
@@ -388,8 +380,8 @@ void BlockEntries::remove(const BlockRun& run, std::uint32_t number) {
       free_group(at);
       return;
     }
-    group.blocks -= interval(part.begin, part.end);
-    group.busy -= interval(part.begin, part.end);
+    group.blocks.subtract(part.begin, part.end);
+    group.busy.subtract(part.begin, part.end);
     group.resized = true;
     change(at);
   });
@@ -399,10 +391,9 @@ void BlockEntries::shift(StreamId stream, std::int64_t from, std::int64_t by) {
   tell_all();
   const auto shifted = [&](const Intervals& intervals) {
     Intervals all;
-    for (const auto& part : intervals) {
-      const std::int64_t begin = boost::icl::first(part);
+    for (const auto& [begin, end] : intervals) {
       const std::int64_t less = begin >= from ? by : 0;
-      all += interval(begin - less, boost::icl::last(part) + 1 - less);
+      all.add(begin - less, end - less);
     }
     return all;
   };
@@ -422,9 +413,9 @@ void BlockEntries::offer(const BlockRun& run, std::uint32_t number, bool may_lea
   }
   for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
     if (may_leave) {
-      groups_[at].busy -= interval(part.begin, part.end);
+      groups_[at].busy.subtract(part.begin, part.end);
     } else {
-      groups_[at].busy += interval(part.begin, part.end);
+      groups_[at].busy.add(part.begin, part.end);
     }
     change(at);
   });
@@ -436,7 +427,7 @@ bool BlockEntries::is_offered(const BlockRun& run, std::uint32_t number) const {
   }
   bool all = true;
   for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
-    all = all && !boost::icl::intersects(groups_[at].busy, interval(part.begin, part.end));
+    all = all && !groups_[at].busy.intersects(part.begin, part.end);
   });
   return all;
 }
@@ -503,8 +494,8 @@ std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
     std::int64_t& rest = left.emplace(entry, group.size()).first->second;
     std::int64_t before = 0;
     for (const auto& part : group.blocks) {
-      const std::int64_t first = boost::icl::first(part);
-      const std::int64_t size = boost::icl::last(part) + 1 - first;
+      const std::int64_t first = part.begin;
+      const std::int64_t size = part.end - first;
       const BlockRun run{group.stream, first + std::clamp<std::int64_t>(keep - before, 0, size),
                          first + std::clamp<std::int64_t>(rest - before, 0, size), End::head};
       if (run.begin < run.end) {
@@ -545,7 +536,15 @@ void BlockEntries::check_invariants() {
       const Group& group = groups_[at];
       KVTIER_ASSERT(!group.blocks.empty() && group.begin() >= end,
                     "a stream's entries are disjoint and in order");
-      KVTIER_ASSERT(boost::icl::within(group.busy, group.blocks), "an entry is its blocks");
+      KVTIER_ASSERT(std::all_of(group.busy.begin(), group.busy.end(),
+                                [&](const Intervals::Interval& part) {
+                                  return std::any_of(group.blocks.begin(), group.blocks.end(),
+                                                     [&](const Intervals::Interval& other) {
+                                                       return other.begin <= part.begin &&
+                                                              part.end <= other.end;
+                                                     });
+                                }),
+                    "an entry is its blocks");
       KVTIER_ASSERT(group_of_[group.entry] == at, "the policy knows each entry");
       evictable += group.evictable;
       end = group.end();

@@ -6,10 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include <boost/icl/interval_set.hpp>
-
 #include "sim/core/streams.hpp"
 #include "sim/store/block_run.hpp"
+#include "sim/store/entries/intervals.hpp"
 #include "sim/store/entries/policy_order.hpp"
 #include "sim/store/rules.hpp"
 
@@ -98,7 +97,6 @@ class BlockEntries {
   void check_invariants();
 
  private:
-  using Intervals = boost::icl::interval_set<std::int64_t>;
   /// Blocks of a stream that are one entry.
   struct Group {
     StreamId stream;
@@ -117,11 +115,9 @@ class BlockEntries {
     std::uint64_t hit_in = 0;
     std::uint64_t released_in = 0;
 
-    [[nodiscard]] std::int64_t begin() const { return boost::icl::first(blocks); }
-    [[nodiscard]] std::int64_t end() const { return boost::icl::last(blocks) + 1; }
-    [[nodiscard]] std::int64_t size() const {
-      return static_cast<std::int64_t>(boost::icl::cardinality(blocks));
-    }
+    [[nodiscard]] std::int64_t begin() const { return blocks.first(); }
+    [[nodiscard]] std::int64_t end() const { return blocks.end_of_last(); }
+    [[nodiscard]] std::int64_t size() const { return blocks.size(); }
   };
 
   /// Admission policies know all that a stream has by its first own block.
