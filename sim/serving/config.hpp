@@ -346,9 +346,11 @@ void describe(V& v, SystemConfig& c) {
   v.field("blocks", c.blocks,
           "KV in blocks that any request may share, as engines cache them; \"none\": the KV of "
           "sessions.");
-  v.field("positions", c.positions, "Whether stored KV carries its positions. If not (decoupled), what is behind a cut in the "
-          "history stays: of sessions and, with /system/blocks, of tails and sequences in tiers with "
-          "blocks of one token, of one instance.");
+  v.field(
+      "positions", c.positions,
+      "Whether stored KV carries its positions. If not (decoupled), what is behind a cut in the "
+      "history stays: of sessions and, with /system/blocks, of tails and sequences in tiers with "
+      "blocks of one token, of one instance.");
   v.field("tiers", c.tiers, "The tiers used, fastest first; one that is not listed is not used.");
   v.field(
       "sharing", c.sharing,

@@ -44,8 +44,7 @@ StoreRules tree_rules(const Json& system) {
   }
   if (blocks("storage_tokens") > 0) {
     rules.pools.push_back({.name = "storage", .capacity = blocks("storage_tokens"), .block = page});
-    rules.edges.push_back({
-                           .least_load = Tokens(system.value("least_fetch", std::int64_t{256})),
+    rules.edges.push_back({.least_load = Tokens(system.value("least_fetch", std::int64_t{256})),
                            .most_in_flight = 0.5});
   }
   return rules;
