@@ -268,7 +268,7 @@ constexpr std::int64_t kMostNetworkedInstances = 255;
 /// Whether a request waits for blocks that come over a network while others run.
 bool moves_blocks_by_request(const SystemConfig& system) {
   return system.blocks && system.blocks->unit != EvictionUnit::node &&
-         system.batching == Batching::unified && load_wait(system) == LoadWait::request;
+         load_wait(system) == LoadWait::request;
 }
 
 /// Returns what check_router does for the router of decode instances.
@@ -291,8 +291,8 @@ bool check_disaggregation(const RunConfig& config, const PolicyRegistry& registr
   const SystemConfig& system = config.system;
   if (!moves_blocks_by_request(system) || !system.tiers.hbm || system.tiers.count() > 1) {
     problems.add(pointer,
-                 "expected a system with /system/blocks, whose unit is not node, with batching "
-                 "unified, /system/load/wait request and hbm as its only tier");
+                 "expected a system with /system/blocks, whose unit is not node, with "
+                 "/system/load/wait request and hbm as its only tier");
   }
   if (system.blocks && system.blocks->whole_response) {
     problems.add("/system/blocks/whole_response", "with /cluster/disaggregation expected false");
@@ -325,8 +325,8 @@ void check_shared_tier(const RunConfig& config, Problems& problems) {
   const std::string pointer = "/cluster/shared";
   if (!moves_blocks_by_request(system)) {
     problems.add(pointer,
-                 "expected a system with /system/blocks, whose unit is not node, with batching "
-                 "unified and /system/load/wait request");
+                 "expected a system with /system/blocks, whose unit is not node, with "
+                 "/system/load/wait request");
   }
   std::string slowest;
   for_each_tier(system.tiers, [&](const char* name, const TierConfig&) { slowest = name; });

@@ -185,8 +185,7 @@ constexpr auto enum_names(LatentCopies) {
 
 /// KV in hashed blocks, which any request finds that begins with the same tokens (vLLM, LMCache),
 /// in nodes of a radix tree (SGLang), or in extents of what comes in together (Pensieve), or whole
-/// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks
-/// requests run, with batching unified or, for nodes, separate.
+/// sequences (AttentionStore). Runs in time need a tier in HBM, in whose blocks requests run.
 struct BlocksConfig : SharingRules {
   EvictionUnit unit = EvictionUnit::block;
   LatentCopies latent_copies = LatentCopies::ranks;

@@ -250,19 +250,32 @@ RunConfig apart(std::int64_t blocks) {
   return config;
 }
 
+/// The same, with prompts that are computed whole: beside decodes, before them, or one by one.
+template <class Check>
+void for_each_batching(RunConfig config, Check check) {
+  check(config);
+  config.system.blocks->whole_prompts = true;
+  for (const Batching batching : {Batching::unified, Batching::separate, Batching::prefill_first}) {
+    config.system.batching = batching;
+    check(config);
+  }
+}
+
 // Prefill 0..10, KV of 10 tokens on the network 10..20, the last token anew 20..21, two decode
 // iterations of 10 ms. The second turn has 18 tokens. The first instance has 10 of them, and
 // computes 8; the second one has 12 (the last token has no KV), and pulls 6.
 TEST(Disaggregation, KvCrossesTheNetworkAfterThePrefill) {
-  ClusterRun run(apart(100), {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
-  EXPECT_EQ(run.request(0, 0).admitted, at_ms(0));
-  EXPECT_EQ(run.request(0, 0).first_token, at_ms(21));
-  EXPECT_EQ(run.request(0, 0).finished, at_ms(41));
-  EXPECT_EQ(run.request(0, 1).arrived, at_ms(141));
-  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
-  EXPECT_EQ(run.request(0, 1).finished, at_ms(141 + 8 + 6 + 1));
-  EXPECT_EQ(run.cluster.transfers().apart, 2);
-  EXPECT_EQ(run.cluster.transfers().bytes, kv(16));
+  for_each_batching(apart(100), [](const RunConfig& config) {
+    ClusterRun run(config, {session(0, {turn(10, 3), turn(5, 1, 100)})}, kMillisecond * 10);
+    EXPECT_EQ(run.request(0, 0).admitted, at_ms(0));
+    EXPECT_EQ(run.request(0, 0).first_token, at_ms(21));
+    EXPECT_EQ(run.request(0, 0).finished, at_ms(41));
+    EXPECT_EQ(run.request(0, 1).arrived, at_ms(141));
+    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
+    EXPECT_EQ(run.request(0, 1).finished, at_ms(141 + 8 + 6 + 1));
+    EXPECT_EQ(run.cluster.transfers().apart, 2);
+    EXPECT_EQ(run.cluster.transfers().bytes, kv(16));
+  });
 }
 
 // 4 ms of latency come behind the bytes.
@@ -413,14 +426,16 @@ RunConfig sharing() {
 // Instance 0 computes 10 tokens by 10, and writes them by 20. The second turn, of 10 + 1 + 5
 // tokens, is on instance 1, which reads 10 tokens from 110 to 120 and computes 6.
 TEST(SharedTier, AnInstanceFindsWhatAnotherHasWritten) {
-  ClusterRun run(sharing(), {session(0, {turn(10, 1), turn(5, 1, 100)})});
-  EXPECT_EQ(run.request(0, 0).finished, at_ms(10));
-  EXPECT_EQ(run.request(0, 1).arrived, at_ms(110));
-  EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
-  EXPECT_EQ(run.request(0, 1).finished, at_ms(126));
-  EXPECT_EQ(run.cluster.shared_use().read, kv(10));
-  EXPECT_EQ(run.cluster.shared_use().written, kv(16));
-  EXPECT_EQ(run.cluster.shared_use().carried, kv(26));
+  for_each_batching(sharing(), [](const RunConfig& config) {
+    ClusterRun run(config, {session(0, {turn(10, 1), turn(5, 1, 100)})});
+    EXPECT_EQ(run.request(0, 0).finished, at_ms(10));
+    EXPECT_EQ(run.request(0, 1).arrived, at_ms(110));
+    EXPECT_EQ(run.request(0, 1).found.reused, Tokens(10));
+    EXPECT_EQ(run.request(0, 1).finished, at_ms(126));
+    EXPECT_EQ(run.cluster.shared_use().read, kv(10));
+    EXPECT_EQ(run.cluster.shared_use().written, kv(16));
+    EXPECT_EQ(run.cluster.shared_use().carried, kv(26));
+  });
 }
 
 // Each instance has half of the segments, which does not cross the network.
@@ -560,7 +575,7 @@ TEST(ClusterConfig, RefusesASharedTierThatNothingReaches) {
   config.system.load.wait = LoadWait::batch;
   EXPECT_TRUE(refuses(config,
                       "/cluster/shared: expected a system with /system/blocks, whose unit is "
-                      "not node, with batching unified and /system/load/wait request"));
+                      "not node, with /system/load/wait request"));
   config = sharing();
   config.cluster.shared->capacity.reset();
   config.cluster.shared->rate = BytesPerSecond(1);
