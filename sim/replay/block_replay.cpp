@@ -55,9 +55,8 @@ class BlockReplay {
         chunk_(config.system.blocks->chunk),
         serving_(config.serving),
         hold_(config.serving.hold_requests),
-        keeps_kv_behind_cuts_(config.system.positions == KeyPositions::decoupled &&
-                              kvtier::keeps_kv_behind_cuts(rules_) && !is_cluster(config) &&
-                              hold_ == 0 && source.streams() == nullptr),
+        keeps_kv_behind_cuts_(keeps_kv_behind_cuts(config, source) && !is_cluster(config) &&
+                              hold_ == 0),
         fitter_(config),
         accesses_(source, &fitter_, true, keeps_kv_behind_cuts_),
         of_classes_(config.workload.mix.size()) {
@@ -369,7 +368,7 @@ class BlockReplay {
   bool partial_blocks_;
   bool responses_;
   std::optional<Tokens> chunk_;
-  ServingConfig serving_;
+  const ServingConfig& serving_;
   /// Number of requests that may hold memory; 0: a request ends at once.
   std::int64_t hold_;
   bool keeps_kv_behind_cuts_;

@@ -39,8 +39,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
     : config_(*setup.config),
       backend_(*setup.backend),
       requests_(*setup.requests),
-      keeps_kv_behind_cuts_(config_.system.positions == KeyPositions::decoupled &&
-                            kvtier::keeps_kv_behind_cuts(rules_of(config_))),
+      keeps_kv_behind_cuts_(keeps_kv_behind_cuts(config_, requests_.source())),
       contexts_(requests_.source(), keeps_kv_behind_cuts_),
       loads_alone_(load_wait(config_.system) == LoadWait::request),
       by_priority_(requests_.preempts_by_priority()),
@@ -116,9 +115,11 @@ BlockBatcher::BlockBatcher(const Setup& setup)
         .bytes_per_token = stored_bytes_per_token_,
         .lacking =
             [this](SessionSlot slot) {
+              if (work_[slot].prefetch != 0) {
+                return Tokens(0);
+              }
               const Match found = store_->match(prompt_of(slot));
-              return work_[slot].prefetch == 0 ? found.tokens - found.by_pool[0] - found.by_pool[1]
-                                               : Tokens(0);
+              return found.tokens - found.by_pool[0] - found.by_pool[1];
             },
         .duration =
             [this, second, third](Bytes moved) {
@@ -138,8 +139,7 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
-  if (keeps_kv_behind_cuts_ && !contexts_.named() && requests_.request(slot).truncated.value > 0)
-      [[unlikely]] {
+  if (keeps_kv_behind_cuts_ && requests_.request(slot).truncated.value > 0) [[unlikely]] {
     cut_history(slot);
   }
   if (requests_.is_dispatched()) [[unlikely]] {
@@ -355,9 +355,9 @@ void BlockBatcher::prefetch_next() {
 }
 
 void BlockBatcher::on_prefetched(std::uint32_t id) {
-  Work& work = work_[prefetch_->end(backend_.now())];
-  store_->prefetched(id, Tokens(0));
-  work.prefetch = 0;
+  const auto [slot, tokens] = prefetch_->end(backend_.now());
+  static_cast<void>(store_->prefetched(id, tokens));
+  work_[slot].prefetch = 0;
   drop_arrivals(kPrefetch | id);
   settle();  // what has arrived may be written on
   stop_decode();

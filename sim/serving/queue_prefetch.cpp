@@ -51,10 +51,11 @@ void QueuePrefetch::begin(std::uint32_t place, Tokens tokens, SimTime now) {
   ++counters_.begun;
 }
 
-std::uint32_t QueuePrefetch::end(SimTime now) {
+std::pair<std::uint32_t, Tokens> QueuePrefetch::end(SimTime now) {
   const std::uint32_t place = *std::exchange(fetching_, std::nullopt);
-  fetches_.at(place).ended = now;
-  return place;
+  OfRequest& fetch = fetches_.at(place);
+  fetch.ended = now;
+  return {place, fetch.tokens};
 }
 
 void QueuePrefetch::pass_over(SimTime now) {

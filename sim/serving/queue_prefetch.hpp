@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "sim/core/streams.hpp"
@@ -44,15 +45,15 @@ class QueuePrefetch {
   void note_demoted(const std::vector<Stretch>& blocks);
 
   [[nodiscard]] bool is_fetching() const { return fetching_.has_value(); }
-  /// What is fetched next. Only if nothing is.
+  /// The policy's next fetch. No fetch may be in flight.
   [[nodiscard]] std::optional<Fetch> next(SimTime now);
   /// Whether no earlier timer is set than one for this time; it counts as set then.
   [[nodiscard]] bool sets_timer(SimTime at);
   void on_timer() { asks_at_ = kNever; }
 
   void begin(std::uint32_t place, Tokens tokens, SimTime now);
-  /// Returns the request's place.
-  std::uint32_t end(SimTime now);
+  /// Returns the request's place, and the tokens that have come.
+  std::pair<std::uint32_t, Tokens> end(SimTime now);
   /// The scheduler comes to a request whose KV is on its way.
   void pass_over(SimTime now);
   /// A request is admitted, with so many tokens found in the second tier. Returns how long it was
@@ -74,7 +75,7 @@ class QueuePrefetch {
   std::function<SimDuration(EntryId)> fetch_duration_;
   PrefetchContext context_;
   WaitingRequests waiting_;
-  /// Of all requests that have waited.
+  /// The sum over all requests that have waited, and their number.
   Tokens prompts_;
   std::int64_t requests_ = 0;
   std::optional<std::uint32_t> fetching_;

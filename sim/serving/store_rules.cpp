@@ -107,6 +107,11 @@ StoreRules rules_of(const RunConfig& config) {
   return rules;
 }
 
+bool keeps_kv_behind_cuts(const RunConfig& config, SessionSource& source) {
+  return config.system.positions == KeyPositions::decoupled && source.streams() == nullptr &&
+         keeps_kv_behind_cuts(rules_of(config));
+}
+
 StoreRules store_rules(const RunConfig& config) {
   StoreRules rules = rules_of(config);
   rules.bytes_per_token = kv_bytes_per_token(config.model);

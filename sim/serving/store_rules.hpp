@@ -14,6 +14,9 @@ namespace kvtier {
 
 /// The rules that the keys of a system of blocks (SystemConfig::blocks) set, without capacities.
 [[nodiscard]] StoreRules rules_of(const RunConfig& config);
+/// Whether the store keeps the KV behind a cut in a history (Store::cut). A source that names its
+/// tokens has no histories to cut.
+[[nodiscard]] bool keeps_kv_behind_cuts(const RunConfig& config, SessionSource& source);
 
 /// The rules of a system of blocks. Throws ConfigError for a tier without room for a block.
 [[nodiscard]] StoreRules store_rules(const RunConfig& config);

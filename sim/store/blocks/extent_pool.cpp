@@ -138,10 +138,10 @@ void ExtentPool::cut(const Stretch& blocks) {
                      drop(at, DecisionKind::invalidate);
                    }
                  });
-  std::uint32_t first = locate(stream, end);
-  first = first != kNone && extents_[first].begin < end ? extents_[first].behind
-          : first == kNone                              ? head_of(stream)
-                                                        : first;
+  std::uint32_t first = head_of(stream);
+  while (first != kNone && extents_[first].begin < end) {
+    first = extents_[first].behind;
+  }
   const std::int64_t by = end - begin;
   for (std::uint32_t at = first; at != kNone; at = extents_[at].behind) {
     tell_removed(stream, extents_[at].begin, extents_[at].end);

@@ -33,6 +33,13 @@ class Intervals {
   }
   [[nodiscard]] auto begin() const { return all_.begin(); }
   [[nodiscard]] auto end() const { return all_.end(); }
+  [[nodiscard]] bool contains(const Intervals& others) const {
+    return std::all_of(others.begin(), others.end(), [&](const Interval& other) {
+      return std::any_of(all_.begin(), all_.end(), [&](const Interval& one) {
+        return one.begin <= other.begin && other.end <= one.end;
+      });
+    });
+  }
   [[nodiscard]] bool intersects(std::int64_t begin, std::int64_t end) const {
     return std::any_of(all_.begin(), all_.end(),
                        [&](const Interval& one) { return one.begin < end && begin < one.end; });
