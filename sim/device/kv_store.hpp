@@ -232,7 +232,7 @@ class KvStore {
   [[nodiscard]] std::vector<std::int32_t> take_for(Medium medium, const KvPiece& piece);
   void set_head(EntryKey turn, EntryKey head);
   void forget_if_empty(EntryKey key);
-  /// Of a stream of blocks of one token; those of the dropped tokens were removed.
+  /// The stream has blocks of one token. The blocks of the dropped tokens were removed before.
   void cut_blocks(EntryKey key, std::int64_t kept, std::int64_t dropped);
 
   [[nodiscard]] bool has_blocks() const { return block_of(Medium::hbm) > 0; }

@@ -376,7 +376,7 @@ bool BlockBatcher::waits_for_storage() const {
 }
 
 std::optional<SimDuration> BlockBatcher::tpot() const {
-  // What is in work has not put out anything yet.
+  // The iteration in work has not put out a token yet.
   const SimTime until = gpu_ == Gpu::idle ? backend_.now() : iteration_since_;
   SimDuration time;
   std::int64_t tokens = 0;

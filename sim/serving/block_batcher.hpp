@@ -461,7 +461,7 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   std::int64_t decoding_ = 0;
   Tokens context_;
   SimDuration decode_per_request_;
-  /// Of the last decode that has ended.
+  /// The mean iteration of the last decode that has ended.
   std::optional<SimDuration> last_tpot_;
 
   std::vector<PoolCounters> counted_;

@@ -70,7 +70,7 @@ struct Copy {
 struct Prefetch {
   std::uint32_t id = 0;
   Tokens tokens;
-  /// Of nodes: tokens that storage was asked for.
+  /// Tokens that storage was asked for. Only nodes set it.
   Tokens asked{};
   /// The blocks that may come; empty if the store has no log.
   std::vector<Stretch> stretches{};

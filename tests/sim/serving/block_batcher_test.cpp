@@ -846,31 +846,30 @@ TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhileItsRequestWaits) {
   }
 }
 
-TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhenARunningRequestIsAboutToEnd) {
+/// A's second turn is reached while its KV is on its way, and waits for it for so long.
+void expect_late_fetch(const std::string& prefetch, const std::vector<SessionSpec>& sessions,
+                       std::int64_t fetched_at, std::int64_t waited) {
   for (const DecodeStepping stepping : kSteppings) {
-    ScriptedRun run(with_drive("deadline"), kPerToken, kIteration, three_sessions(), stepping);
+    ScriptedRun run(with_drive(prefetch), kPerToken, kIteration, sessions, stepping);
     run.run();
-    // The end of B is predicted as 7 iterations behind its first token, 10 ms too late.
     const RequestRecord& waits = run.request(0, 1);
-    expect_times(waits, 1030, 1098, 1098 + 21 + 6, 1098 + 21 + 6);
+    expect_times(waits, 1030, fetched_at, fetched_at + 21 + 6, fetched_at + 21 + 6);
     EXPECT_EQ(waits.found.medium, Medium::dram);
-    EXPECT_EQ(waits.late_wait, for_ms(10));
+    EXPECT_TRUE(waits.found.late);
+    EXPECT_EQ(waits.late_wait, for_ms(waited));
     EXPECT_EQ(run.instance.batcher().prefetches().late, 1);
   }
 }
 
+TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhenARunningRequestIsAboutToEnd) {
+  // The end of B is predicted as 7 iterations behind its first token, 10 ms too late.
+  expect_late_fetch("deadline", three_sessions(), 1098, 10);
+}
+
 TEST(BlockBatcher, ARequestWaitsForTheRestOfItsPrefetch) {
-  for (const DecodeStepping stepping : kSteppings) {
-    std::vector<SessionSpec> sessions = three_sessions();
-    sessions[1].turns[1].assistant = Tokens(2);  // B's decode ends at 1,038, A's fetch at 1,072
-    ScriptedRun run(with_drive("look_ahead"), kPerToken, kIteration, sessions, stepping);
-    run.run();
-    const RequestRecord& waits = run.request(0, 1);
-    expect_times(waits, 1030, 1072, 1072 + 21 + 6, 1072 + 21 + 6);
-    EXPECT_TRUE(waits.found.late);
-    EXPECT_EQ(waits.late_wait, for_ms(34));
-    EXPECT_EQ(run.instance.batcher().prefetches().late, 1);
-  }
+  std::vector<SessionSpec> sessions = three_sessions();
+  sessions[1].turns[1].assistant = Tokens(2);  // B's decode ends at 1,038, A's fetch at 1,072
+  expect_late_fetch("look_ahead", sessions, 1072, 34);
 }
 
 TEST(BlockBatcher, KvOfAResponseIsWrittenAtItsEndOrBlockByBlockOrNever) {
