@@ -318,7 +318,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void cut(StreamId stream, Tokens kept, Tokens dropped) override {
     const Stretch cut{stream, kept.value, (kept + dropped).value};
-    for (auto& [id, copy] : copies_) {
+    for (auto& entry : copies_) {
+      auto& copy = entry.second;
       std::vector<BlockRun> left;
       for (const BlockRun& run : copy.blocks) {
         leave_cut(run, cut, left, [&](const BlockRun& gone) {
