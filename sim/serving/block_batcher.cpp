@@ -52,6 +52,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
       whole_response_(config_.system.blocks->whole_response),
+      takes_promised_(whole_response_ && config_.system.blocks->publication == Publication::never),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
       whole_prompts_(config_.system.blocks->whole_prompts),
       keeps_nothing_(config_.system.blocks->publication == Publication::never &&
@@ -939,6 +940,10 @@ bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
 }
 
 void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
+  if (takes_promised_) {
+    // Responses that are longer than was predicted may have taken it.
+    static_cast<void>(grow(slot, whole_context(slot)));
+  }
   running_.push_back(slot);
   work_[slot].chunk = chunk;
   budget = one_prompt_ ? Tokens(0) : budget - chunk;
@@ -1382,8 +1387,7 @@ void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
   const Tokens computed = work.computed + Tokens(iterations);
   // A decode is as long as the free blocks last.
   take(slot, computed);
-  const Tokens end = work.held_blocks_end;
-  const bool fills_block = (computed < end ? end - Tokens(block_) : end) > work.computed;
+  const bool fills_block = computed.value / block_ > work.computed.value / block_;
   work.computed = computed;
   // A tree takes a response at its end.
   if (fills_block && !is_tree_) {
@@ -1413,24 +1417,25 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
 }
 
 std::int64_t BlockBatcher::iterations_within(std::int64_t available, std::int64_t most) const {
-  // Each request takes one in every block_ iterations, the first one when its last block is full.
-  const std::int64_t rounds = available / decoding_ * block_;
-  if (rounds >= most) {
+  const auto fits = [&](std::int64_t iterations) {
+    std::int64_t left = available;
+    for (const SessionSlot slot : running_) {
+      const Work& work = work_[slot];
+      const Tokens lacking = work.computed + Tokens(iterations) - work.held_blocks_end;
+      left -= work.decodes_now && lacking.value > 0 ? blocks(lacking) : 0;
+    }
+    return left >= 0;
+  };
+  // Each request takes one block in every block_ iterations.
+  std::int64_t least = std::min(available / decoding_ * block_, most);
+  if (least == most || fits(most)) {
     return most;
   }
-  take_after_.assign(static_cast<std::size_t>(block_) + 1, 0);
-  for (const SessionSlot slot : running_) {
-    const Work& work = work_[slot];
-    if (work.decodes_now) {
-      ++take_after_.at(static_cast<std::size_t>((work.held_blocks_end - work.computed).value));
-    }
+  while (least + 1 < most) {
+    const std::int64_t middle = least + (most - least) / 2;
+    (fits(middle) ? least : most) = middle;
   }
-  std::int64_t left = available % decoding_;
-  std::size_t fits = 0;
-  while ((left -= take_after_[fits]) >= 0) {
-    ++fits;
-  }
-  return std::min(rounds + static_cast<std::int64_t>(fits), most);
+  return least;
 }
 
 void BlockBatcher::finish_turn(SessionSlot slot) {
@@ -1457,7 +1462,8 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
 void BlockBatcher::let_go(SessionSlot slot) {
   Work& work = work_[slot];
   set_request(request_key(slot));
-  const bool grown = store_->grow(work.id, context(work, work.held));
+  const Tokens left = takes_promised_ ? work.computed : work.held;
+  const bool grown = store_->grow(work.id, context(work, left));
   KVTIER_ASSERT(grown, "it has memory for what it holds");
   release(slot);
   leave_running(slot);

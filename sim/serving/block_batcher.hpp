@@ -375,6 +375,8 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
   bool whole_response_;
+  /// Memory of a whole response is taken at once, as HBM keeps nothing that could use it meanwhile.
+  bool takes_promised_;
   bool delays_duplicates_;
   bool whole_prompts_;
   bool keeps_nothing_;
@@ -449,8 +451,6 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   std::vector<PrefillPart> parts_;  // those of prompts_
   std::vector<EntryKey> keys_;      // those of prompts_
   std::vector<KvPiece> pieces_;     // of the transfer that is started
-  /// Requests that decode and take a block after so many iterations, by these.
-  mutable std::vector<std::int64_t> take_after_;
   /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
   /// of the planned one has begun.
   std::optional<TransferId> load_;

@@ -127,7 +127,8 @@ class Store {
     return acquire(prompt, {.taken = room, .needed = room}, match, RequestId{});
   }
   /// The request's context becomes longer; it may go on in a stream that forks from the former one
-  /// at its end. False, and nothing happens, if there is no room.
+  /// at its end. With Publication::never it may become shorter, too. False, and nothing happens, if
+  /// there is no room.
   [[nodiscard]] virtual bool grow(RequestId request, const Context& context) = 0;
   /// KV of the context's first tokens exists, which are no fewer than before, nor than were found.
   /// Publication::computed publishes it, and a cache of its own behind the first pool takes it.

@@ -154,16 +154,17 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   void computed(RequestId id, Tokens tokens) override {
-    if (rules_.publication != Publication::computed && !filters_ && !has_cache_behind_) {
+    Request& request = requests_[id.value];
+    const bool puts = has_cache_behind_ && offers(request, tokens) > request.record.next;
+    if (rules_.publication != Publication::computed && !filters_ && !puts) {
       return;
     }
-    Request& request = requests_[id.value];
     const Use use(pools_, {request.context.stream, tokens});
     note_uses(request, tokens);
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (has_cache_behind_) {
+    if (puts) {
       put_behind(request, tokens);
     }
   }

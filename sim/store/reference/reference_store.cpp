@@ -732,10 +732,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
 
   void computed(RequestId id, Tokens tokens) override {
     Request& request = requests_.at(id.value);
-    const bool has_cache_behind = this->has_cache_behind();
+    const bool puts =
+        has_cache_behind() && std::ssize(offers(request, tokens)) > request.record.next;
     const bool filters =
         std::ranges::any_of(pools_, [](const auto& pool) { return pool->filters(); });
-    if (rules_.publication != Publication::computed && !has_cache_behind && !filters) {
+    if (rules_.publication != Publication::computed && !puts && !filters) {
       return;
     }
     const Use use(pools_, {request.context.stream, tokens});
@@ -743,7 +744,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     if (rules_.publication == Publication::computed) {
       publish(request, tokens);
     }
-    if (has_cache_behind) {
+    if (puts) {
       put_behind(id, tokens);
     }
   }
