@@ -65,6 +65,8 @@ class Tournament {
     std::uint32_t winner = kNobody;
     /// Until this time, the winners of this match and of all matches below are valid.
     std::int64_t until_ns = kNeverNs;
+
+    friend bool operator==(const Match&, const Match&) = default;
   };
 
   void grow(std::uint32_t place, SimTime now) {
@@ -83,9 +85,14 @@ class Tournament {
     }
   }
 
+  /// The place has changed. Above a match that another one wins as before, all is as it was.
   void climb(std::uint32_t place, SimTime now) {
     for (std::size_t match = (leaves_ + place) / 2; match > 0; match /= 2) {
+      const Match before = matches_[match];
       play(match, now.ns);
+      if (matches_[match] == before && before.winner != place) {
+        break;
+      }
     }
   }
 

@@ -1090,7 +1090,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       const Piece piece = retained_->first_piece(run.stream, run.begin, run.end);
       return piece.present || piece.end < run.end;
     };
-    relieve(1, wanted - pools_[1]->free(), Demand::background, &stays);
+    relieve_until(1, wanted - pools_[1]->free(), stays);
     relieve(0, std::min(wanted, pools_[1]->free()), Demand::background);
   }
   /// A victim stays in the first pool's free memory.
@@ -1150,14 +1150,19 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   /// So many blocks leave, if they may.
-  void relieve(std::size_t index, std::int64_t blocks, Demand demand = Demand::save,
-               const BlockEntries::Stays* stays = nullptr) {
-    if (blocks <= 0) {
-      return;
-    }
+  void relieve(std::size_t index, std::int64_t blocks, Demand demand = Demand::save) {
     blocks = std::min(blocks, pools_[index]->evictable());
-    if (blocks > 0 && pools_[index]->choose(blocks, nullptr, demand, stays)) {
+    if (blocks > 0 && pools_[index]->choose(blocks, nullptr, demand)) {
       evict(index, blocks);
+    }
+  }
+  /// The same, until the policy would choose a block that stays.
+  void relieve_until(std::size_t index, std::int64_t blocks, const BlockEntries::Stays& stays) {
+    blocks = std::min(blocks, pools_[index]->evictable());
+    while (blocks > 0 && pools_[index]->choose(blocks, nullptr, Demand::background, &stays)) {
+      const std::int64_t chosen = pools_[index]->chosen_of(blocks);
+      evict(index, chosen);
+      blocks -= chosen;
     }
   }
   [[nodiscard]] bool relieves_before_writes(std::size_t index) const {
