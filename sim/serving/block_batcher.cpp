@@ -140,6 +140,11 @@ void BlockBatcher::on_turn(SessionSlot slot) {
   Work& work = work_[slot] = Work{};
   work.content = contexts_.of(slot, requests_.tokens(slot));
   work.prompt = work.content.prompt.tokens;
+  if (whole_response_) {
+    const RequestRecord& r = requests_.request(slot);
+    work.expected = std::min(work.prompt + predictor_.predict(r.session, r.turn, r.output),
+                             Tokens(capacity_ * block_));
+  }
   if (keeps_kv_behind_cuts_ && requests_.request(slot).truncated.value > 0) [[unlikely]] {
     cut_history(slot);
   }
@@ -956,14 +961,6 @@ bool BlockBatcher::is_being_computed(SessionSlot slot, const Match& match) const
     return work_[other].computed < std::min(end, work_[other].prompt) &&
            contexts_.streams().common(prompt_of(other), prompt_of(slot)) >= end;
   });
-}
-
-Tokens BlockBatcher::whole_context(SessionSlot slot) const {
-  const RequestRecord& r = requests_.request(slot);
-  const Work& work = work_[slot];
-  const Tokens response = predictor_.predict(r.session, r.turn, r.output);
-  return std::max(work.prompt,
-                  std::min(work.content.prompt.tokens + response, Tokens(capacity_ * block_)));
 }
 
 std::int64_t BlockBatcher::promised_blocks() const {

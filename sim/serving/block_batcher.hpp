@@ -112,6 +112,8 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
     /// Tokens that its prefill needs KV of: those of the prompt, and of what it had generated when
     /// it was preempted.
     Tokens prompt;
+    /// With whole_response: its context at its end, as predicted.
+    Tokens expected;
     /// KV exists, and memory is taken, of so many.
     Tokens computed;
     Tokens held;
@@ -237,7 +239,9 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   /// A running request is about to compute the first block that this one misses.
   [[nodiscard]] bool is_being_computed(SessionSlot slot, const Match& match) const;
   /// KV of the request when it ends, as far as it is known and fits.
-  [[nodiscard]] Tokens whole_context(SessionSlot slot) const;
+  [[nodiscard]] Tokens whole_context(SessionSlot slot) const {
+    return std::max(work_[slot].prompt, work_[slot].expected);
+  }
   /// Blocks that running requests take until they end.
   [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);

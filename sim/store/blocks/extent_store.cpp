@@ -964,6 +964,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Whether a victim of the first pool is among the sources of blocks of the second one.
   [[nodiscard]] bool is_source(const BlockRun& victim, const std::vector<BlockRun>& blocks) const {
     return std::any_of(blocks.begin(), blocks.end(), [&](const BlockRun& run) {
+      if (size_behind() == block()) {
+        return run.stream == victim.stream && run.begin < victim.end && victim.begin < run.end;
+      }
       const std::int64_t begin = run.begin * size_behind() / block();
       const Tokens common = streams_.common({run.stream, Tokens(run.end * size_behind())},
                                             {victim.stream, Tokens(victim.end * block())});

@@ -234,6 +234,9 @@ void BlockEntries::tell_new(std::uint32_t at) {
 }
 
 void BlockEntries::tell_all() {
+  if (new_.empty() && to_be_counted_.empty() && to_be_told_.empty()) {
+    return;
+  }
   while (!new_.empty()) {
     tell_new(new_.front());
   }

@@ -204,9 +204,9 @@ class UseOfPools {
  private:
   template <class Act>
   void for_each(Act act) const {
-    if (pools_.front()->groups() != nullptr) [[unlikely]] {
-      for (const auto& pool : pools_) {
-        act(*pool->groups());
+    for (const auto& pool : pools_) {
+      if (BlockEntries* entries = pool->groups()) [[unlikely]] {
+        act(*entries);
       }
     }
   }
@@ -214,11 +214,13 @@ class UseOfPools {
   const Pools& pools_;
 };
 
-/// Null if the pool of blocks has an order of its own.
+/// Null if the pool of blocks has an order of its own, or keeps nothing.
 [[nodiscard]] inline std::unique_ptr<BlockEntries> make_block_entries(
     const StoreRules& rules, std::size_t pool, const Streams& streams,
     const PolicyRegistry& registry) {
-  return has_own_order(rules, pool)
+  const bool keeps_nothing =
+      pool == 0 && rules.requests_in_first && rules.publication == Publication::never;
+  return keeps_nothing || has_own_order(rules, pool)
              ? nullptr
              : std::make_unique<BlockEntries>(rules.pools[pool], rules.bytes_per_token, streams,
                                               registry);
