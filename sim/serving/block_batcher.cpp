@@ -105,14 +105,15 @@ BlockBatcher::BlockBatcher(const Setup& setup)
     policies->set_queue(requests_);
   }
   if (config_.system.prefetch.name != kNoPrefetch) {
-    const Medium second = accounts_[1]->medium();
-    const Medium third = accounts_[2]->medium();
+    prefetches_to_ = *prefetches_to(rules);
+    const Medium to = accounts_[prefetches_to_]->medium();
+    const Medium from = accounts_[prefetches_to_ + 1]->medium();
     prefetch_ = std::make_unique<QueuePrefetch>(QueuePrefetch::Setup{
         .policy = known_policy(setup.registry->prefetch, config_.system.prefetch.name)
                       .make(config_.system.prefetch.parameters),
         .queue = &requests_,
         .running = this,
-        .memory = bytes(1, rules.pools[1].capacity),
+        .memory = bytes(prefetches_to_, rules.pools[prefetches_to_].capacity),
         .bytes_per_token = stored_bytes_per_token_,
         .lacking =
             [this](SessionSlot slot) {
@@ -120,12 +121,11 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                 return Tokens(0);
               }
               const Match found = store_->match(prompt_of(slot));
-              return found.tokens - found.by_pool[0] - found.by_pool[1];
+              return found.tokens - found.by_pool[0] -
+                     (prefetches_to_ == 1 ? found.by_pool[1] : Tokens(0));
             },
-        .duration =
-            [this, second, third](Bytes moved) {
-              return requests_.topology().idle_time(third, second, moved);
-            }});
+        .duration = [this, from,
+                     to](Bytes moved) { return requests_.topology().idle_time(from, to, moved); }});
   }
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   ahead_ = blocks_ahead(rules);
@@ -188,8 +188,8 @@ void BlockBatcher::tell_waiting(SessionSlot slot, QueuePosition position) {
   if (prefetch_) {
     const Context prompt = prompt_of(slot);
     std::vector<Stretch> path;
-    contexts_.streams().path(prompt.stream, prompt.tokens.value / block_tokens_[1],
-                             block_tokens_[1], path);
+    const std::int64_t size = block_tokens_[prefetches_to_];
+    contexts_.streams().path(prompt.stream, prompt.tokens.value / size, size, path);
     prefetch_->begin_waiting(position, path, prompt.tokens);
   }
   for (PolicyOrder* policies : looking_ahead_) {
@@ -310,6 +310,9 @@ void BlockBatcher::check_invariants() const {
 // ---- What runs next ----
 
 void BlockBatcher::proceed() {
+  if (prefetch_ && prefetches_to_ == 0 && gpu_ == Gpu::idle) {
+    prefetch_next();
+  }
   if (gpu_ == Gpu::idle) {
     if (!about_to_schedule_ && stalling_copies_ == 0) {
       if (planned_) {
@@ -327,7 +330,7 @@ void BlockBatcher::proceed() {
   note_wait();
 }
 
-// ---- KV that comes to the second tier for requests that wait ----
+// ---- KV that comes nearer for requests that wait ----
 
 void BlockBatcher::prefetch_next() {
   prefetch_->note_demoted(store_->take_demoted());
@@ -346,6 +349,10 @@ void BlockBatcher::prefetch_next() {
     return;
   }
   const auto slot = static_cast<SessionSlot>(next->entry.value);
+  if (prefetches_to_ == 0) {
+    prefetch_to_first(slot);
+    return;
+  }
   const auto begun = store_->prefetch(prompt_of(slot));
   if (!begun) {
     return;
@@ -360,12 +367,69 @@ void BlockBatcher::prefetch_next() {
   settle();
 }
 
+/// A request of the store holds the KV from now on, until it has come.
+void BlockBatcher::prefetch_to_first(SessionSlot slot) {
+  if (no_room_to_prefetch_) {
+    return;
+  }
+  if (gpu_ == Gpu::decode) {
+    // It is as long as the free blocks last.
+    stop_decode();
+    return;
+  }
+  Match match = store_->match(prompt_of(slot));
+  const Room room{.taken = match.tokens,
+                  .needed = match.tokens,
+                  .watermark = watermark_ + (whole_response_ ? promised_blocks() : 0),
+                  .reserved = reserved_blocks()};
+  const auto id = match.waits ? std::nullopt : acquire_blocks(slot, room, match);
+  if (!id) {
+    no_room_to_prefetch_ = true;
+    return;
+  }
+  Work& work = work_[slot];
+  work.prefetch = 1;
+  work.loads = match.tokens - match.by_pool[0];
+  work.loads_end = match.tokens;
+  work.from_second = match.by_place[1];
+  comes_to_first_ = ComesToFirst{slot, *id};
+  prefetch_->begin(slot, work.loads, backend_.now());
+  settle();
+  start_prefetch_to_first();
+}
+
+void BlockBatcher::start_prefetch_to_first() {
+  if (comes_to_first_ && !comes_to_first_->has_begun && stalling_copies_ == 0) {
+    comes_to_first_->has_begun = true;
+    const SessionSlot slot = comes_to_first_->slot;
+    static_cast<void>(load(1, work_[slot].loads, {&slot, 1}, kPrefetch | slot));
+  }
+}
+
+void BlockBatcher::end_prefetch_to_first() {
+  const auto [slot, id, has_begun] = *std::exchange(comes_to_first_, std::nullopt);
+  work_[slot].loads = Tokens(0);
+  set_request(request_key(slot));
+  store_->loaded(id);
+  store_->publish_loaded(id);
+  store_->release(id);
+  if (store_->offloads()) {
+    store_->end(id);
+  }
+  backend_.end_request(request_key(slot));
+}
+
 void BlockBatcher::on_prefetched(std::uint32_t id) {
   const auto [slot, tokens] = prefetch_->end(backend_.now());
-  static_cast<void>(store_->prefetched(id, tokens));
+  if (comes_to_first_) {
+    end_prefetch_to_first();
+  } else {
+    static_cast<void>(store_->prefetched(id, tokens));
+  }
   work_[slot].prefetch = 0;
   drop_arrivals(kPrefetch | id);
   settle();  // what has arrived may be written on
+  lacks_room_ = no_room_to_prefetch_ = false;
   stop_decode();
 }
 
@@ -423,8 +487,8 @@ bool BlockBatcher::has_candidate() const {
 
 /// Nothing runs, and all that ended has been written.
 bool BlockBatcher::is_idle() const {
-  return running_.empty() && loading_.empty() && ended_.empty() && next_copies_.empty() &&
-         kept_.empty() && !any_copies();
+  return running_.empty() && loading_.empty() && !comes_to_first_ && ended_.empty() &&
+         next_copies_.empty() && kept_.empty() && !any_copies();
 }
 
 void BlockBatcher::note_wait() {
@@ -434,8 +498,9 @@ void BlockBatcher::note_wait() {
   } else if (std::ssize(running_) >= config_.serving.slots) {
     requests_.waits().set(WaitCause::batch_slots, now);
   } else if (waits_for_storage()) {
-    requests_.waits().set(
-        requests_.topology().wait_cause(accounts_[2]->medium(), accounts_[1]->medium()), now);
+    requests_.waits().set(requests_.topology().wait_cause(accounts_[prefetches_to_ + 1]->medium(),
+                                                          accounts_[prefetches_to_]->medium()),
+                          now);
   } else {
     requests_.waits().set(lacks_room_ ? WaitCause::hbm_for_kv : WaitCause::gpu_compute, now);
   }
@@ -857,6 +922,11 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
     prefetch_->pass_over(backend_.now());
     return Admitted::later;
   }
+  // The store says that KV which comes to the first tier is there.
+  if (comes_to_first_ && contexts_.streams().common(
+                             prompt_of(slot), prompt_of(comes_to_first_->slot)) >= Tokens(block_)) {
+    return Admitted::later;
+  }
   const Context prompt = prompt_of(slot);
   Match match = store_->match(prompt);
   if (match.waits || (delays_duplicates_ && is_being_computed(slot, match))) {
@@ -991,7 +1061,7 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 }
 
 void BlockBatcher::note_prefetch(SessionSlot slot, const Match& match) {
-  if (const auto waited = prefetch_->use(slot, match.by_pool[1], backend_.now())) {
+  if (const auto waited = prefetch_->use(slot, match.by_pool[prefetches_to_], backend_.now())) {
     RequestRecord& r = requests_.request(slot);
     r.found.late = true;
     r.late_wait = *waited;
@@ -1268,6 +1338,7 @@ void BlockBatcher::set_idle() {
 
 void BlockBatcher::end_stalling_copy() {
   if (--stalling_copies_ == 0) {
+    start_prefetch_to_first();
     begin_later_writes();
     if (gpu_ == Gpu::idle) {
       requests_.count_gpu(stalled_since_, {.exposed_save = backend_.now() - stalled_since_});
@@ -1469,7 +1540,7 @@ void BlockBatcher::let_go(SessionSlot slot) {
 void BlockBatcher::leave_running(SessionSlot slot) {
   running_.erase(std::find(running_.begin(), running_.end(), slot));
   --slots_;
-  lacks_room_ = false;
+  lacks_room_ = no_room_to_prefetch_ = false;
 }
 
 // ---- Accounts ----

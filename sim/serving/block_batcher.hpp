@@ -178,8 +178,12 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   void tell_waiting(SessionSlot slot, QueuePosition position);
   /// The request leaves the queue, and they learn of it.
   SessionSlot take_from_queue(QueuePosition position);
-  /// KV of the request that the policy chooses comes to the second tier.
+  /// KV of the request that the policy chooses comes to the tier before the one where it is.
   void prefetch_next();
+  void prefetch_to_first(SessionSlot slot);
+  /// When its memory has been written to the tier behind.
+  void start_prefetch_to_first();
+  void end_prefetch_to_first();
   /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
   void schedule_soon();
   void schedule();
@@ -354,6 +358,16 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   std::vector<PolicyOrder*> looking_ahead_;
   /// Null with nodes, whose requests fetch all of their own.
   std::unique_ptr<QueuePrefetch> prefetch_;
+  std::size_t prefetches_to_ = 1;
+  /// KV that comes to the first tier for a request that waits, which the store knows by this id.
+  struct ComesToFirst {
+    SessionSlot slot;
+    RequestId id;
+    bool has_begun = false;
+  };
+  std::optional<ComesToFirst> comes_to_first_;
+  /// There was none for the last one that the policy chose, and no memory is free since.
+  bool no_room_to_prefetch_ = false;
 
   /// A request waits for its loads alone.
   bool loads_alone_;

@@ -124,13 +124,6 @@ void check_batching(const SystemConfig& system, Problems& problems) {
   }
 }
 
-/// Whether KV of requests that wait can come to the second tier from behind it.
-bool can_prefetch(const RunConfig& config) {
-  const StoreRules rules = rules_of(config);
-  return rules.requests_in_first && rules.pools.size() > 2 && !has_victims_behind(rules) &&
-         rules.pools.front().unit != EvictionUnit::node;
-}
-
 /// A system of blocks uses what a store of them has, and nothing of the others.
 void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Problems& problems) {
   const SystemConfig& system = config.system;
@@ -164,9 +157,11 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   refuse(system.sharing != Sharing::none, "/system/sharing",
          "\"none\" with /system/blocks, which are shared anyway");
   refuse(system.compression.has_value(), "/system/compression", "\"none\" with /system/blocks");
-  refuse(system.prefetch.name != kNoPrefetch && !can_prefetch(config), "/system/prefetch",
-         "none with /system/blocks, but for blocks, tails and sequences with a tier in hbm, one "
-         "behind it that keeps its blocks when they are found, and a third one");
+  refuse(system.prefetch.name != kNoPrefetch && !prefetches_to(rules_of(config)),
+         "/system/prefetch",
+         "none with /system/blocks, but for blocks, tails and sequences with a tier in hbm and "
+         "either one behind it, if hbm keeps what it has (found_from), or two, of which the first "
+         "keeps its blocks when they are found");
   refuse(system.blocks->partial_blocks && generates_names(config.workload),
          "/system/blocks/partial_blocks", "false, but for a trace that names its blocks");
   refuse(system.blocks->partial_blocks && system.blocks->responses, "/system/blocks/responses",

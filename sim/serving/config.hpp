@@ -358,8 +358,8 @@ void describe(V& v, SystemConfig& c) {
       "it a free_buffer. Needs a tier in HBM.");
   v.field("prefetch", c.prefetch,
           "Prefetch policy: what is fetched from the slower tiers to the fastest, HBM if it is "
-          "one. With "
-          "/system/blocks: to the second tier from those behind it.");
+          "one. With /system/blocks: to the second tier from those behind it and, of two tiers, to "
+          "HBM from the other one.");
   v.field("length_prediction", c.length_prediction,
           "What policies that look at running requests are told of their lengths.");
   v.field("load", c.load, "Loading stored KV into HBM.");

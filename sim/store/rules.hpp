@@ -434,6 +434,20 @@ struct StoreRules : SharingRules {
   });
 }
 
+/// The pool to which KV of requests that wait may come from the one behind it. To the second one a
+/// store brings it (Store::prefetch), to the first one requests that end when it has come.
+[[nodiscard]] inline std::optional<std::size_t> prefetches_to(const StoreRules& rules) {
+  if (!rules.requests_in_first || rules.pools[0].unit == EvictionUnit::node) {
+    return std::nullopt;
+  }
+  if (rules.pools.size() > 2 && !has_victims_behind(rules)) {
+    return 1;
+  }
+  return rules.pools.size() == 2 && rules.publication != Publication::never
+             ? std::optional<std::size_t>(0)
+             : std::nullopt;
+}
+
 /// Whether an admission policy chooses what comes into the pool.
 [[nodiscard]] inline bool filters_admission(const PoolRules& pool) {
   return pool.admission != kAlwaysAdmitted;

@@ -179,7 +179,8 @@ class Store {
   /// Its calls without requests in the first pool; null if there is no such pool.
   [[nodiscard]] virtual OffloadCalls* offload_calls() { return nullptr; }
 
-  // Pools behind the second one: requests that wait to be acquired fetch from there.
+  // Pools behind the second one: requests that wait to be acquired fetch from there
+  // (prefetches_to).
 
   /// Looks for KV of the prompt behind what the first two pools have, and makes room in the second
   /// one, where others do not find it until it has come. nullopt if there is none, it is not worth
@@ -192,8 +193,8 @@ class Store {
   /// Returns how many of them were not in the second pool meanwhile.
   virtual Tokens prefetched(std::uint32_t /*prefetch*/, Tokens /*came*/) { return Tokens(0); }
 
-  /// Blocks that have left the second pool since this was called last, which notes them from its
-  /// first call on. Not of nodes.
+  /// Blocks that have left the pool to which KV is prefetched since this was called last, which
+  /// notes them from its first call on. Not of nodes.
   [[nodiscard]] virtual std::vector<Stretch> take_demoted() { return {}; }
 
   /// Blocks of the first pool that requests may take, and of those the ones that hold nothing.

@@ -13,13 +13,14 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const S
     : rules_(rules),
       order_(policies != nullptr        ? Order::policy
              : !rules.retention.empty() ? Order::priority
+             : rules.eviction == "lru"  ? Order::lru
              : rules.eviction == "fifo" ? Order::fifo
              : rules.eviction == "arc"  ? Order::arc
-             : rules.eviction == "lfu"  ? Order::lfu
-                                        : Order::lru),
+                                        : Order::lfu),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)),
       streams_(streams),
       policies_(std::move(policies)) {
+  KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
     PoolRules ghosts;
     ghosts.capacity = 2 * rules_.capacity;

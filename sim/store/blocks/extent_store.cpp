@@ -33,6 +33,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         has_victims_behind_(kvtier::has_victims_behind(rules)),
         has_cache_behind_(rules.requests_in_first && pools_.size() > 1 && !offloads_ &&
                           !has_victims_behind_),
+        prefetches_to_(prefetches_to(rules)),
         ahead_(blocks_ahead(rules)),
         offer_counts_(rules),
         needs_places_(!rules.requests_in_first &&
@@ -256,7 +257,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   std::optional<Prefetch> prefetch(const Context& prompt) override {
-    if (pools_.size() < 3 || !rules_.requests_in_first || has_victims_behind_) {
+    if (prefetches_to_ != 1U) {
       return std::nullopt;
     }
     Match match;
@@ -1057,9 +1058,6 @@ class ExtentStore final : public Store, private OffloadCalls {
     const bool demotes =
         index < rules_.edges.size() && rules_.edges[index].write == Write::on_evict;
     for (const BlockRun& victim : victims) {
-      if (index == 1 && notes_demoted_) {
-        demoted_.push_back(victim.stretch());
-      }
       const bool is_demoted = demotes && priority_of(rules_.pools[index], victim.begin) >=
                                              rules_.edges[index].least_priority;
       if (is_demoted && index == 0 && retained_) {
@@ -1067,6 +1065,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         retain(victim);
         continue;
       }
+      note_demoted(index, victim);
       counters_[index].evicted += victim.size();
       if (any_copies) {
         await_copies_of(victim);
@@ -1080,6 +1079,12 @@ class ExtentStore final : public Store, private OffloadCalls {
       } else {
         log_.tell(DecisionKind::evict, index, victim);
       }
+    }
+  }
+
+  void note_demoted(std::size_t index, const BlockRun& run) {
+    if (notes_demoted_ && prefetches_to_ == index) {
+      demoted_.push_back(run.stretch());
     }
   }
 
@@ -1115,6 +1120,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void leave_retained(const BlockRun& run) {
     await_copies_of(run);
+    note_demoted(0, run);
     for_each_piece(*pools_[1], run, [&](const Piece& piece) {
       const BlockRun part{run.stream, piece.begin, piece.end, run.first};
       counters_[0].evicted += part.size();
@@ -1772,6 +1778,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool has_victims_behind_;
   /// The pools behind take what requests compute.
   bool has_cache_behind_;
+  std::optional<std::size_t> prefetches_to_;
   /// EdgeRules::ahead of the first pool, in blocks.
   std::int64_t ahead_;
   OfferCounts offer_counts_;

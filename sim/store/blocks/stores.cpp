@@ -34,6 +34,19 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
   KVTIER_ASSERT(problems.empty(), problems.empty() ? "" : problems.lines().front().c_str());
 }
 
+/// Nothing is ordered where nothing is kept.
+StoreRules in_use(StoreRules rules) {
+  if (rules.requests_in_first && rules.publication == Publication::never) {
+    rules.pools.front().eviction = "lru";
+    rules.pools.front().eviction_parameters.clear();
+    rules.pools.front().admission = kAlwaysAdmitted;
+    rules.pools.front().admission_parameters.clear();
+    rules.pools.front().unit =
+        has_entries(rules.pools.front().unit) ? EvictionUnit::block : rules.pools.front().unit;
+  }
+  return rules;
+}
+
 }  // namespace
 
 void Store::cut(StreamId, Tokens, Tokens) {
@@ -48,8 +61,9 @@ std::vector<std::unique_ptr<Store>> make_stores(const StoreRules& rules, const S
                                                 std::size_t instances) {
   check(rules, registry);
   const EvictionUnit unit = rules.pools.front().unit;
-  return unit == EvictionUnit::node ? make_node_stores(rules, streams, registry, instances)
-                                    : make_extent_stores(rules, streams, registry, instances);
+  return unit == EvictionUnit::node
+             ? make_node_stores(rules, streams, registry, instances)
+             : make_extent_stores(in_use(rules), streams, registry, instances);
 }
 
 std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rules,
@@ -58,8 +72,9 @@ std::vector<std::unique_ptr<Store>> make_reference_stores(const StoreRules& rule
                                                           std::size_t instances) {
   check(rules, registry);
   const EvictionUnit unit = rules.pools.front().unit;
-  return unit == EvictionUnit::node ? make_reference_nodes(rules, streams, registry, instances)
-                                    : make_reference_blocks(rules, streams, registry, instances);
+  return unit == EvictionUnit::node
+             ? make_reference_nodes(rules, streams, registry, instances)
+             : make_reference_blocks(in_use(rules), streams, registry, instances);
 }
 
 std::unique_ptr<Store> make_store(const StoreRules& rules, const Streams& streams,

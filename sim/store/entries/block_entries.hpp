@@ -214,13 +214,11 @@ class UseOfPools {
   const Pools& pools_;
 };
 
-/// Null if the pool of blocks has an order of its own, or keeps nothing.
+/// Null if the pool of blocks has an order of its own.
 [[nodiscard]] inline std::unique_ptr<BlockEntries> make_block_entries(
     const StoreRules& rules, std::size_t pool, const Streams& streams,
     const PolicyRegistry& registry) {
-  const bool keeps_nothing =
-      pool == 0 && rules.requests_in_first && rules.publication == Publication::never;
-  return keeps_nothing || has_own_order(rules, pool)
+  return has_own_order(rules, pool)
              ? nullptr
              : std::make_unique<BlockEntries>(rules.pools[pool], rules.bytes_per_token, streams,
                                               registry);

@@ -1021,7 +1021,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
   std::optional<Prefetch> prefetch(const Context& prompt) override {
-    if (pools_.size() < 3 || !rules_.requests_in_first || has_victims_behind(rules_)) {
+    if (prefetches_to(rules_) != 1U) {
       return std::nullopt;
     }
     const Match found = match(prompt);
@@ -1078,6 +1078,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     end_loads(fetch);
     return came;
   }
+  [[nodiscard]] std::vector<Stretch> take_demoted() override { return std::exchange(demoted_, {}); }
 
   // OffloadCalls
   RequestId begin(StreamId stream) override {
@@ -1697,6 +1698,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       retained_.push_back(key);
       return;
     }
+    note_demoted(i, key);
     ++counters_[i].evicted;
     if (i == 1 && offloads()) {
       evicted_behind_.push_back(stretch_of(key));
@@ -1708,9 +1710,15 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       ++counters_[i].demoted;
     }
   }
+  void note_demoted(std::size_t i, const Key& key) {
+    if (prefetches_to(rules_) == i) {
+      demoted_.push_back(stretch_of(key));
+    }
+  }
   /// The memory of a block that left ahead of need is taken.
   void leave_retained(const Key& key) {
     await_copies_of(key);
+    note_demoted(0, key);
     ++counters_[0].evicted;
     counters_[0].demoted += pools_[1]->find(key) != nullptr ? 1 : 0;
   }
@@ -1933,6 +1941,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::uint32_t writer_ = 0;
   /// Prefetches in flight.
   std::map<std::uint32_t, Request> fetches_;
+  std::vector<Stretch> demoted_;
   std::uint32_t last_fetch_ = 0;
   /// While blocks come up: the pool, and the request if they are on their way.
   std::size_t promotes_to_ = 0;

@@ -609,8 +609,7 @@ void add_whole_prompts(RunConfig& config, RandomStream& random) {
 }
 
 void add_prefetch(RunConfig& config, RandomStream& random) {
-  const TiersConfig& tiers = config.system.tiers;
-  if (tiers.count() > 2 && tiers.dram->inclusive) {
+  if (prefetches_to(rules_of(config))) {
     config.system.prefetch.name =
         std::array{"none", "look_ahead", "deadline"}[static_cast<std::size_t>(random.index(3))];
   }
@@ -1013,6 +1012,9 @@ TEST(BlockBatcher, OneRequestAtATimeHasTheHitsOfAnUntimedReplay) {
       config.system.blocks->chunk = config.system.tiers.hbm->block_size * 3;
     }
     config.system.tiers.hbm->ttl.reset();
+    if (prefetches_to(rules_of(config)) == 0U) {
+      config.system.prefetch.name = kNoPrefetch;  // what comes to HBM is found there
+    }
     if (config.system.tiers.dram) {
       // Its time goes on less often, and with it the room that is made in the background.
       config.system.tiers.dram->blocks->pool.relief.reset();
