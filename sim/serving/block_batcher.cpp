@@ -369,7 +369,7 @@ void BlockBatcher::prefetch_next() {
 
 /// A request of the store holds the KV from now on, until it has come.
 void BlockBatcher::prefetch_to_first(SessionSlot slot) {
-  if (no_room_to_prefetch_) {
+  if (no_room_to_prefetch_ || planned_) {
     return;
   }
   if (gpu_ == Gpu::decode) {
@@ -403,6 +403,9 @@ void BlockBatcher::start_prefetch_to_first() {
     comes_to_first_->has_begun = true;
     const SessionSlot slot = comes_to_first_->slot;
     static_cast<void>(load(1, work_[slot].loads, {&slot, 1}, kPrefetch | slot));
+    if (bytes_) [[unlikely]] {
+      bytes_->end_moves_up();
+    }
   }
 }
 

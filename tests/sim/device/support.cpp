@@ -242,7 +242,7 @@ RunConfig random_block_config(std::uint64_t seed) {
     shared.chunk.reset();
     system.batching = one_of({Batching::unified, Batching::separate, Batching::prefill_first});
   }
-  if (!is_tree && behind > 1 && chance(0.7)) {
+  if (prefetches_to(rules_of(config)) && chance(0.7)) {
     system.prefetch.name = "look_ahead";
   }
   return config;
