@@ -372,8 +372,8 @@ void BlockBatcher::prefetch_to_first(SessionSlot slot) {
   if (no_room_to_prefetch_ || planned_) {
     return;
   }
-  if (gpu_ == Gpu::decode) {
-    // It is as long as the free blocks last.
+  if (gpu_ != Gpu::idle) {
+    // A decode is as long as the free blocks last, and copies of what is computed now come later.
     stop_decode();
     return;
   }

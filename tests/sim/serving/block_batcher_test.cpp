@@ -845,6 +845,42 @@ TEST(BlockBatcher, KvComesFromBehindTheSecondTierWhileItsRequestWaits) {
   }
 }
 
+/// One request runs at a time in 60 tokens of HBM. B has evicted A's KV, and A's second turn waits
+/// for C. Its first token takes so many milliseconds, and without that 20 to load 20 tokens.
+void expect_found_in_hbm(RunConfig config, std::int64_t computed) {
+  config.serving.slots = 1;
+  config.system.load.discipline = LoadDiscipline::blocking;
+  for (const char* prefetch : {"none", "look_ahead"}) {
+    config.system.prefetch.name = prefetch;
+    for (const DecodeStepping stepping : kSteppings) {
+      ScriptedRun run(config, kPerToken, kIteration,
+                      {session(0, {turn(20, 1), turn(5, 1, 400)}), session(100, {turn(55, 1)}),
+                       session(400, {turn(5, 21)})},
+                      stepping);
+      run.run();
+      const bool comes = config.system.prefetch.name != kNoPrefetch;
+      const RequestRecord& waits = run.request(0, 1);
+      EXPECT_EQ(waits.found.reused, Tokens(20));
+      EXPECT_EQ(waits.found.medium, comes ? Medium::hbm : Medium::dram);
+      const SimDuration ttft = waits.first_token - waits.admitted;
+      EXPECT_EQ(ttft, for_ms(comes ? computed : computed + 20));
+      EXPECT_EQ(run.instance.batcher().prefetches().begun, comes ? 1 : 0);
+    }
+  }
+}
+
+TEST(BlockBatcher, KvComesToHbmWhileItsRequestWaits) {
+  RunConfig config = with_victims_behind(vllm_config(60));
+  config.system.load.wait = LoadWait::batch;
+  expect_found_in_hbm(config, 6 + 6);  // six of B's tokens are written first
+  config = with_offload(vllm_config(60), 1000, 1);
+  expect_found_in_hbm(config, 6);
+  config.system.load.wait = LoadWait::batch;
+  expect_found_in_hbm(config, 6);
+  config.system.tiers.dram->blocks->pool.touch = Touch::lookup;
+  expect_found_in_hbm(config, 6);
+}
+
 /// A's second turn is reached while its KV is on its way, and waits for it for so long.
 void expect_late_fetch(const std::string& prefetch, const std::vector<SessionSpec>& sessions,
                        std::int64_t fetched_at, std::int64_t waited) {
