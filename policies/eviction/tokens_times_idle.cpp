@@ -85,7 +85,8 @@ class Tournament {
     }
   }
 
-  /// The place has changed. Above a match that another one wins as before, all is as it was.
+  /// The player at the place has changed. If a match has the same winner as before, and that is
+  /// another player, the matches above it stay as they are.
   void climb(std::uint32_t place, SimTime now) {
     for (std::size_t match = (leaves_ + place) / 2; match > 0; match /= 2) {
       const Match before = matches_[match];

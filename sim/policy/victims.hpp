@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "sim/core/assert.hpp"
@@ -36,9 +35,8 @@ class Victims {
   /// The set frees the wanted room, so it will leave.
   [[nodiscard]] bool complete() const { return missing_.value <= 0 && !refused_; }
   /// Adds an offered entry without its first `keep` tokens. Returns the tokens that it keeps: the
-  /// tier may round to whole blocks, and spare tokens of the last victim, all of them if it ends
-  /// the set. The rest is offered again if it frees memory. The tier's admission policy may refuse
-  /// the victim, and so the set.
+  /// tier may round to whole blocks, and spare tokens of the last victim. The rest is offered again
+  /// if it frees memory. The tier's admission policy may refuse the victim, and so the set.
   virtual Tokens add(EntryId entry, Tokens keep) = 0;
   Tokens add(EntryId entry) { return add(entry, Tokens(0)); }
 
@@ -96,10 +94,6 @@ class VictimSet : public Victims {
       reject(entry);
     }
     KVTIER_ASSERT(wants_more(), "a policy adds no victim to a set that wants no more");
-    if (const auto whole = ends_before(entry)) [[unlikely]] {
-      missing_ = Bytes(0);
-      return *whole;
-    }
     if (!may_leave(entry, keep)) {
       refused_ = true;
       return keep;
@@ -121,8 +115,6 @@ class VictimSet : public Victims {
   [[noreturn]] virtual void reject(EntryId) const {
     throw InvariantError("a policy chose a victim that was not offered");
   }
-  /// The tokens of a victim that stays, with those before which the set is complete; else nullopt.
-  [[nodiscard]] virtual std::optional<Tokens> ends_before(EntryId) const { return std::nullopt; }
   /// Whether the victim may leave, except `keep` tokens. If not, nothing leaves.
   [[nodiscard]] virtual bool may_leave(EntryId, Tokens) { return true; }
   /// The tokens that an entry keeps if the policy keeps `keep` > 0. Throws if the tier evicts whole

@@ -113,7 +113,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                       .make(config_.system.prefetch.parameters),
         .queue = &requests_,
         .running = this,
-        .memory = bytes(prefetches_to_, rules.pools[prefetches_to_].capacity),
+        .memory = stored_bytes_per_token_ * block_tokens_[prefetches_to_] *
+                  rules.pools[prefetches_to_].capacity,
         .bytes_per_token = stored_bytes_per_token_,
         .lacking =
             [this](SessionSlot slot) {
@@ -200,6 +201,7 @@ void BlockBatcher::tell_waiting(SessionSlot slot, QueuePosition position) {
 SessionSlot BlockBatcher::take_from_queue(QueuePosition position) {
   if (prefetch_) {
     prefetch_->end_waiting(position);
+    prefetch_waits_ = false;
   }
   for (PolicyOrder* policies : looking_ahead_) {
     policies->end_waiting(position);
@@ -272,6 +274,7 @@ void BlockBatcher::on_copied(std::uint64_t tier, std::uint32_t id) {
 
 void BlockBatcher::end_copy(std::uint64_t tier, std::uint32_t id) {
   store_->copied(id);
+  prefetch_waits_ = false;
   drop_arrivals(cookie_of(tier, id));
 }
 
@@ -310,9 +313,6 @@ void BlockBatcher::check_invariants() const {
 // ---- What runs next ----
 
 void BlockBatcher::proceed() {
-  if (prefetch_ && prefetches_to_ == 0 && gpu_ == Gpu::idle) {
-    prefetch_next();
-  }
   if (gpu_ == Gpu::idle) {
     if (!about_to_schedule_ && stalling_copies_ == 0) {
       if (planned_) {
@@ -325,14 +325,14 @@ void BlockBatcher::proceed() {
     stop_decode();
   }
   if (prefetch_) {
-    prefetch_next();
+    prefetch_next(false);
   }
   note_wait();
 }
 
 // ---- KV that comes nearer for requests that wait ----
 
-void BlockBatcher::prefetch_next() {
+void BlockBatcher::prefetch_next(bool plans) {
   prefetch_->note_demoted(store_->take_demoted());
   if (prefetch_->is_fetching() || requests_.queue_length() == 0) {
     return;
@@ -350,15 +350,21 @@ void BlockBatcher::prefetch_next() {
   }
   const auto slot = static_cast<SessionSlot>(next->entry.value);
   if (prefetches_to_ == 0) {
-    prefetch_to_first(slot);
+    if (plans) {
+      prefetch_to_first(slot);
+    } else if (!prefetch_waits_ && !lacks_room_) {
+      stop_decode();
+    }
     return;
   }
+  store_->advance(now);
+  const Match found = store_->match(prompt_of(slot));
   const auto begun = store_->prefetch(prompt_of(slot));
   if (!begun) {
     return;
   }
   work_[slot].prefetch = begun->id;
-  prefetch_->begin(slot, begun->tokens, now);
+  prefetch_->begin(slot, begun->tokens, found.by_pool[0] + found.by_pool[1] + begun->tokens, now);
   pieces_.clear();
   if (backend_.has_bytes()) [[unlikely]] {
     pieces_ = pieces_of(contexts_.streams(), begun->stretches, Tokens(block_tokens_[2]));
@@ -369,12 +375,7 @@ void BlockBatcher::prefetch_next() {
 
 /// A request of the store holds the KV from now on, until it has come.
 void BlockBatcher::prefetch_to_first(SessionSlot slot) {
-  if (no_room_to_prefetch_ || planned_) {
-    return;
-  }
-  if (gpu_ != Gpu::idle) {
-    // A decode is as long as the free blocks last, and copies of what is computed now come later.
-    stop_decode();
+  if (prefetch_waits_ || lacks_room_) {
     return;
   }
   Match match = store_->match(prompt_of(slot));
@@ -384,7 +385,7 @@ void BlockBatcher::prefetch_to_first(SessionSlot slot) {
                   .reserved = reserved_blocks()};
   const auto id = match.waits ? std::nullopt : acquire_blocks(slot, room, match);
   if (!id) {
-    no_room_to_prefetch_ = true;
+    prefetch_waits_ = true;
     return;
   }
   Work& work = work_[slot];
@@ -392,25 +393,20 @@ void BlockBatcher::prefetch_to_first(SessionSlot slot) {
   work.loads = match.tokens - match.by_pool[0];
   work.loads_end = match.tokens;
   work.from_second = match.by_place[1];
-  comes_to_first_ = ComesToFirst{slot, *id};
-  prefetch_->begin(slot, work.loads, backend_.now());
+  comes_to_first_ = ComesToFirst{slot, *id, match.before_loads};
+  prefetch_->begin(slot, work.loads, match.tokens, backend_.now());
   settle();
-  start_prefetch_to_first();
 }
 
 void BlockBatcher::start_prefetch_to_first() {
-  if (comes_to_first_ && !comes_to_first_->has_begun && stalling_copies_ == 0) {
-    comes_to_first_->has_begun = true;
+  if (comes_to_first_ && !std::exchange(comes_to_first_->has_begun, true)) {
     const SessionSlot slot = comes_to_first_->slot;
     static_cast<void>(load(1, work_[slot].loads, {&slot, 1}, kPrefetch | slot));
-    if (bytes_) [[unlikely]] {
-      bytes_->end_moves_up();
-    }
   }
 }
 
 void BlockBatcher::end_prefetch_to_first() {
-  const auto [slot, id, has_begun] = *std::exchange(comes_to_first_, std::nullopt);
+  const auto [slot, id, first, has_begun] = *std::exchange(comes_to_first_, std::nullopt);
   work_[slot].loads = Tokens(0);
   set_request(request_key(slot));
   store_->loaded(id);
@@ -432,7 +428,7 @@ void BlockBatcher::on_prefetched(std::uint32_t id) {
   work_[slot].prefetch = 0;
   drop_arrivals(kPrefetch | id);
   settle();  // what has arrived may be written on
-  lacks_room_ = no_room_to_prefetch_ = false;
+  lacks_room_ = prefetch_waits_ = false;
   stop_decode();
 }
 
@@ -444,8 +440,16 @@ void BlockBatcher::on_deadline() {
 
 bool BlockBatcher::waits_for_storage() const {
   return prefetch_ && prefetch_->is_fetching() && requests_.queue_length() == 0 &&
-         std::ranges::all_of(asks_again_,
-                             [&](SessionSlot slot) { return work_[slot].prefetch != 0; });
+         std::ranges::all_of(asks_again_, [&](SessionSlot slot) {
+           return work_[slot].prefetch != 0 || uses_what_comes(slot);
+         });
+}
+
+bool BlockBatcher::uses_what_comes(SessionSlot slot) const {
+  // With loads of its own alone, the store publishes what it loads when it has come.
+  return comes_to_first_ && (loads_beside_writes_ || !loads_alone_) &&
+         contexts_.streams().common(prompt_of(slot), prompt_of(comes_to_first_->slot)) >
+             comes_to_first_->first;
 }
 
 std::optional<SimDuration> BlockBatcher::tpot() const {
@@ -516,6 +520,9 @@ void BlockBatcher::schedule() {
   reads_written_ = false;
   const bool preempted = plan();
   some_left_ = preempted || !ended_.empty();
+  if (prefetch_ && prefetches_to_ == 0) {
+    prefetch_next(true);
+  }
   offer_all();
   planned_ = true;
   launch_if_ready();
@@ -589,6 +596,7 @@ void BlockBatcher::launch() {
   } else if (has_candidate() && lacks_room_ && is_idle()) {
     refuse_turn(turn_without_room());
   }
+  start_prefetch_to_first();
   if (bytes_) [[unlikely]] {
     bytes_->end_moves_up();
   }
@@ -925,9 +933,7 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
     prefetch_->pass_over(backend_.now());
     return Admitted::later;
   }
-  // The store says that KV which comes to the first tier is there.
-  if (comes_to_first_ && contexts_.streams().common(
-                             prompt_of(slot), prompt_of(comes_to_first_->slot)) >= Tokens(block_)) {
+  if (uses_what_comes(slot)) {
     return Admitted::later;
   }
   const Context prompt = prompt_of(slot);
@@ -1064,7 +1070,8 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 }
 
 void BlockBatcher::note_prefetch(SessionSlot slot, const Match& match) {
-  if (const auto waited = prefetch_->use(slot, match.by_pool[prefetches_to_], backend_.now())) {
+  const Tokens found = match.by_pool[0] + (prefetches_to_ == 1 ? match.by_pool[1] : Tokens(0));
+  if (const auto waited = prefetch_->use(slot, found, backend_.now())) {
     RequestRecord& r = requests_.request(slot);
     r.found.late = true;
     r.late_wait = *waited;
@@ -1341,7 +1348,6 @@ void BlockBatcher::set_idle() {
 
 void BlockBatcher::end_stalling_copy() {
   if (--stalling_copies_ == 0) {
-    start_prefetch_to_first();
     begin_later_writes();
     if (gpu_ == Gpu::idle) {
       requests_.count_gpu(stalled_since_, {.exposed_save = backend_.now() - stalled_since_});
@@ -1543,7 +1549,7 @@ void BlockBatcher::let_go(SessionSlot slot) {
 void BlockBatcher::leave_running(SessionSlot slot) {
   running_.erase(std::find(running_.begin(), running_.end(), slot));
   --slots_;
-  lacks_room_ = no_room_to_prefetch_ = false;
+  lacks_room_ = prefetch_waits_ = false;
 }
 
 // ---- Accounts ----

@@ -42,6 +42,9 @@ namespace kvtier {
 /// If no prompt is in work, a decode runs in one jump to the iteration at which a request ends,
 /// blocks run out, or one is offered.
 ///
+/// A prefetch policy may bring KV of requests that wait a tier nearer. To HBM it comes as that of a
+/// request that takes its memory behind all others, and leaves it when the KV is there.
+///
 /// With `/system/blocks/whole_response` a request is admitted only if its whole response has room,
 /// too, beside what running requests have still to take. With `delays_duplicates` one that would
 /// compute a block that a running request is computing is passed over until it is there.
@@ -178,12 +181,14 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   void tell_waiting(SessionSlot slot, QueuePosition position);
   /// The request leaves the queue, and they learn of it.
   SessionSlot take_from_queue(QueuePosition position);
-  /// KV of the request that the policy chooses comes to the tier before the one where it is.
-  void prefetch_next();
+  /// KV of the request that the policy chooses comes a tier nearer. HBM takes memory for it only
+  /// when an iteration is planned: behind the requests of that, and before its blocks are offered.
+  void prefetch_next(bool plans);
   void prefetch_to_first(SessionSlot slot);
-  /// When its memory has been written to the tier behind.
   void start_prefetch_to_first();
   void end_prefetch_to_first();
+  /// The store says that KV is in HBM, and it is still on its way.
+  [[nodiscard]] bool uses_what_comes(SessionSlot slot) const;
   /// A request has come, or memory is free: idle GPUs take it up when all that comes now has come.
   void schedule_soon();
   void schedule();
@@ -363,11 +368,13 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   struct ComesToFirst {
     SessionSlot slot;
     RequestId id;
+    /// Its tokens before this one were in the first tier.
+    Tokens first;
     bool has_begun = false;
   };
   std::optional<ComesToFirst> comes_to_first_;
-  /// There was none for the last one that the policy chose, and no memory is free since.
-  bool no_room_to_prefetch_ = false;
+  /// The prefetch that the policy chose could not begin, and nothing has changed since.
+  bool prefetch_waits_ = false;
 
   /// A request waits for its loads alone.
   bool loads_alone_;

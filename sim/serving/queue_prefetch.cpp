@@ -45,9 +45,11 @@ bool QueuePrefetch::sets_timer(SimTime at) {
   return sets;
 }
 
-void QueuePrefetch::begin(std::uint32_t place, Tokens tokens, SimTime now) {
+void QueuePrefetch::begin(std::uint32_t place, Tokens tokens, Tokens whole, SimTime now) {
   fetching_ = place;
-  fetches_[place] = {.tokens = tokens, .began = now};
+  const auto [fetch, is_first] = fetches_.try_emplace(place);
+  counters_.unused += is_first || fetch->second.passed_over ? 0 : 1;
+  fetch->second = {.tokens = tokens, .whole = whole, .began = now};
   ++counters_.begun;
 }
 
@@ -76,7 +78,7 @@ std::optional<SimDuration> QueuePrefetch::use(std::uint32_t place, Tokens found,
     return now - *of.passed_over;
   }
   const SimDuration idle = now - of.ended;
-  const bool is_used = found >= of.tokens;
+  const bool is_used = found >= of.whole;
   std::int64_t& outcome = !is_used                      ? counters_.unused
                           : idle <= of.ended - of.began ? counters_.on_time
                                                         : counters_.early;

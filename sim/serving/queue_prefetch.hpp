@@ -15,7 +15,7 @@
 
 namespace kvtier {
 
-/// Chooses the waiting requests whose KV comes to the second tier before they are admitted, one
+/// Chooses the waiting requests whose KV comes a tier nearer before they are admitted, one
 /// after the other, and counts how useful that was. The policy says which (PrefetchPolicy); an
 /// entry of its is a request, by its place.
 class QueuePrefetch {
@@ -25,11 +25,10 @@ class QueuePrefetch {
     /// These outlive this.
     const QueueView* queue = nullptr;
     const RunningView* running = nullptr;
-    /// The second tier's.
+    /// That of the tier to which the KV comes.
     Bytes memory;
     Bytes bytes_per_token;
-    /// Tokens of a waiting request that are found behind the second tier, of which none is on its
-    /// way.
+    /// Tokens of a waiting request that are found behind that tier, of which none is on its way.
     std::function<Tokens(std::uint32_t place)> lacking;
     /// Time of a fetch of so many bytes without other transfers.
     std::function<SimDuration(Bytes bytes)> duration;
@@ -38,10 +37,10 @@ class QueuePrefetch {
   QueuePrefetch(const QueuePrefetch&) = delete;
   QueuePrefetch& operator=(const QueuePrefetch&) = delete;
 
-  /// A request waits in the queue, for these blocks of the second tier.
+  /// A request waits in the queue, for these blocks of the tier.
   void begin_waiting(QueuePosition position, const std::vector<Stretch>& path, Tokens prompt);
   void end_waiting(QueuePosition position) { waiting_.remove(position); }
-  /// Blocks have left the second tier.
+  /// Blocks have left the tier.
   void note_demoted(const std::vector<Stretch>& blocks);
 
   [[nodiscard]] bool is_fetching() const { return fetching_.has_value(); }
@@ -51,13 +50,14 @@ class QueuePrefetch {
   [[nodiscard]] bool sets_timer(SimTime at);
   void on_timer() { asks_at_ = kNever; }
 
-  void begin(std::uint32_t place, Tokens tokens, SimTime now);
+  /// A fetch of so many tokens, with which the tier and faster ones have `whole` of the prompt.
+  void begin(std::uint32_t place, Tokens tokens, Tokens whole, SimTime now);
   /// Returns the request's place, and the tokens that have come.
   std::pair<std::uint32_t, Tokens> end(SimTime now);
   /// The scheduler comes to a request whose KV is on its way.
   void pass_over(SimTime now);
-  /// A request is admitted, with so many tokens found in the second tier. Returns how long it was
-  /// passed over, if it was.
+  /// A request is admitted, with so many tokens found in the tier and faster ones. Returns how long
+  /// it was passed over, if it was.
   std::optional<SimDuration> use(std::uint32_t place, Tokens found, SimTime now);
 
   [[nodiscard]] const PrefetchCounters& counters() const { return counters_; }
@@ -65,6 +65,7 @@ class QueuePrefetch {
  private:
   struct OfRequest {
     Tokens tokens;
+    Tokens whole;
     SimTime began;
     SimTime ended;
     std::optional<SimTime> passed_over;

@@ -434,8 +434,9 @@ struct StoreRules : SharingRules {
   });
 }
 
-/// The pool to which KV of requests that wait may come from the one behind it. To the second one a
-/// store brings it (Store::prefetch), to the first one requests that end when it has come.
+/// The pool to which KV of requests that wait may come from the one behind it. The store brings it
+/// to the second pool (Store::prefetch), and its caller to the first one, by a request that is
+/// released when the KV has come.
 [[nodiscard]] inline std::optional<std::size_t> prefetches_to(const StoreRules& rules) {
   if (!rules.requests_in_first || rules.pools[0].unit == EvictionUnit::node) {
     return std::nullopt;

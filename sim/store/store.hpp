@@ -17,6 +17,8 @@ struct Match {
   /// The part of those whose fastest pool is this one. For nodes, acquire has only the tokens that
   /// the request uses: those in the first pool and those loaded from the second.
   std::vector<Tokens> by_pool;
+  /// The part before the first block that is found behind the first pool.
+  Tokens before_loads{};
   /// The request asks again later: an offload is still writing some of what was found there or,
   /// with StoreRules::loads_alone and if the pool is not shared, another request loads it. Or the
   /// next block is on its way to a pool, and in no other one (is_buffered).

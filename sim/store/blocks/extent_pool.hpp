@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -98,10 +97,6 @@ class ExtentPool {
   [[nodiscard]] bool choose(std::int64_t blocks, const BlockRun* newcomer,
                             Demand demand = Demand::save,
                             const BlockEntries::Stays* stays = nullptr);
-  /// Of so many blocks, those that a choice has found: fewer if it ended before one that stays.
-  [[nodiscard]] std::int64_t chosen_of(std::int64_t blocks) const {
-    return is_ranked() ? std::min(blocks, policies_->chosen_blocks()) : blocks;
-  }
   /// Whether policies of the registry choose.
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
   /// Whether they are, and each block is an entry of theirs, and so an extent.

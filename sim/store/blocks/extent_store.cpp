@@ -565,7 +565,11 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Leaves the path of the prompt's usable blocks in path_.
   void find(const Context& prompt, Match& match, Request* request) const {
     const Context usable{prompt.stream, usable_tokens(prompt, rules_.hit_cap)};
+    match.before_loads = Tokens(0);
     find_blocks(prompt, usable.tokens.value / block(), match, request);
+    if (!has_victims_behind_) {
+      match.before_loads = match.by_pool[0];
+    }
     if (rules_.partial_reuse && usable.tokens > match.tokens) {
       const ExtentPool::Part part = pools_.front()->best_part(usable, match.tokens.value / block());
       match.tokens += Tokens(part.tokens);
@@ -600,6 +604,9 @@ class ExtentStore final : public Store, private OffloadCalls {
           return;
         }
         match.by_pool[found.pool] += Tokens((found.end - at) * block());
+        if (found.pool == 0 && match.before_loads.value == at * block()) {
+          match.before_loads = Tokens(found.end * block());
+        }
         if (has_victims_behind_ && log_.is_set()) [[unlikely]] {
           match.by_place[found.pool].push_back({stretch.stream, at, found.end});
         }
@@ -1098,7 +1105,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       const Piece piece = retained_->first_piece(run.stream, run.begin, run.end);
       return piece.present || piece.end < run.end;
     };
-    relieve_until(1, wanted - pools_[1]->free(), stays);
+    relieve(1, wanted - pools_[1]->free(), Demand::background, &stays);
     relieve(0, std::min(wanted, pools_[1]->free()), Demand::background);
   }
   /// A victim stays in the first pool's free memory.
@@ -1159,19 +1166,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   /// So many blocks leave, if they may.
-  void relieve(std::size_t index, std::int64_t blocks, Demand demand = Demand::save) {
-    blocks = std::min(blocks, pools_[index]->evictable());
-    if (blocks > 0 && pools_[index]->choose(blocks, nullptr, demand)) {
-      evict(index, blocks);
+  void relieve(std::size_t index, std::int64_t blocks, Demand demand = Demand::save,
+               const BlockEntries::Stays* stays = nullptr) {
+    if (blocks <= 0) {
+      return;
     }
-  }
-  /// The same, until the policy would choose a block that stays.
-  void relieve_until(std::size_t index, std::int64_t blocks, const BlockEntries::Stays& stays) {
     blocks = std::min(blocks, pools_[index]->evictable());
-    while (blocks > 0 && pools_[index]->choose(blocks, nullptr, Demand::background, &stays)) {
-      const std::int64_t chosen = pools_[index]->chosen_of(blocks);
-      evict(index, chosen);
-      blocks -= chosen;
+    if (blocks > 0 && pools_[index]->choose(blocks, nullptr, demand, stays)) {
+      evict(index, blocks);
     }
   }
   [[nodiscard]] bool relieves_before_writes(std::size_t index) const {

@@ -34,7 +34,7 @@ void check(const StoreRules& rules, const PolicyRegistry& registry) {
   KVTIER_ASSERT(problems.empty(), problems.empty() ? "" : problems.lines().front().c_str());
 }
 
-/// Nothing is ordered where nothing is kept.
+/// Policies of a first pool that keeps nothing have nothing to choose: they are not made.
 StoreRules in_use(StoreRules rules) {
   if (rules.requests_in_first && rules.publication == Publication::never) {
     rules.pools.front().eviction = "lru";

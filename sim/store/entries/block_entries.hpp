@@ -70,7 +70,7 @@ class BlockEntries {
   void offer(const BlockRun& run, std::uint32_t number, bool may_leave);
   [[nodiscard]] bool is_offered(const BlockRun& run, std::uint32_t number) const;
 
-  /// Whether blocks of a run keep their entry: a choice ends before it.
+  /// Whether blocks of a run keep their entry: a set with it is refused.
   using Stays = std::function<bool(const BlockRun& run)>;
   /// Asks the policy for so many blocks. `newcomer`: the room is for its first block. The entry
   /// that this extends stays, and the admission policy may refuse that it replaces a victim. In the
@@ -80,7 +80,6 @@ class BlockEntries {
   /// Adds to the chosen blocks (none without a successful choice) the entries that came in first.
   void choose_oldest(std::int64_t blocks);
   [[nodiscard]] bool has_chosen() const { return !order_.chosen().empty(); }
-  [[nodiscard]] std::int64_t chosen_blocks() const { return order_.chosen_blocks(); }
   struct Leaving {
     BlockRun run;
     std::uint32_t number = kNone;

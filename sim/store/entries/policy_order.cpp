@@ -203,15 +203,7 @@ bool PolicyOrder::choose(std::int64_t blocks, Demand demand, const EntryKey* new
   for (const Victim& victim : victims()) {
     chosen_.push_back({victim.entry.value, victim.keep.value / block_.value});
   }
-  return !chosen_.empty();
-}
-
-std::int64_t PolicyOrder::chosen_blocks() const {
-  Bytes sum;
-  for (const Victim& victim : victims()) {
-    sum += victim.offered - bytes_of(victim.entry, victim.keep);
-  }
-  return sum.value / block_bytes_.value;
+  return true;
 }
 
 void PolicyOrder::choose_oldest(std::int64_t blocks) {
@@ -234,13 +226,10 @@ void PolicyOrder::choose_oldest(std::int64_t blocks) {
   }
 }
 
-std::optional<Tokens> PolicyOrder::ends_before(EntryId victim) const {
-  return stays_ != nullptr && (*stays_)(victim.value)
-             ? std::optional(block_ * entries_[victim.value].blocks)
-             : std::nullopt;
-}
-
 bool PolicyOrder::may_leave(EntryId victim, Tokens) {
+  if (stays_ != nullptr && (*stays_)(victim.value)) {
+    return false;
+  }
   return admission_ == nullptr || newcomer_ == nullptr ||
          admission_->replaces(*newcomer_, entries_[victim.value].key);
 }

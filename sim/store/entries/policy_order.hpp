@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -83,7 +82,7 @@ class PolicyOrder final : private VictimSet {
 
   /// Asks the policy for entries with so many blocks. `newcomer`: the room is for this block, and
   /// the admission policy may refuse that it replaces a victim. Where entries leave in part, no
-  /// more leave in the background. `stays`: the choice ends before such an entry. False: none shall
+  /// more leave in the background. `stays`: a set with such an entry is refused. False: none shall
   /// leave.
   [[nodiscard]] bool choose(std::int64_t blocks, Demand demand, const EntryKey* newcomer,
                             const Stays* stays = nullptr);
@@ -97,8 +96,6 @@ class PolicyOrder final : private VictimSet {
   };
   /// Not taken yet.
   [[nodiscard]] const std::vector<Chosen>& chosen() const { return chosen_; }
-  /// The blocks that they lose, after a successful choice.
-  [[nodiscard]] std::int64_t chosen_blocks() const;
   /// In order. They have to leave one after the other, by `remove` or in part.
   [[nodiscard]] std::vector<Chosen> take_chosen() { return std::exchange(chosen_, {}); }
 
@@ -148,7 +145,6 @@ class PolicyOrder final : private VictimSet {
   void tell_others_waiting(std::uint32_t entry);
   void tell_path(const std::vector<Stretch>& path, QueuePosition position, bool waits);
   [[nodiscard]] EntryView view(std::uint32_t entry) const;
-  [[nodiscard]] std::optional<Tokens> ends_before(EntryId victim) const override;
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;
   [[nodiscard]] Tokens spared(EntryId victim) const override;

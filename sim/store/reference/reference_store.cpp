@@ -364,9 +364,6 @@ class BlockPool {
         rules_.leaves_only ? 1 : std::max(wanted, std::min(rules_.round, evictable())), demand,
         newcomer != nullptr ? &block : nullptr, stays);
   }
-  [[nodiscard]] std::int64_t chosen_of(std::int64_t blocks) const {
-    return is_ranked() ? std::min(blocks, policies_->chosen_blocks()) : blocks;
-  }
   /// The next blocks to leave, so many in the end: those that were chosen, or are now. `runs`: the
   /// number of blocks of each entry's part.
   std::vector<Block*> take_chosen(std::int64_t wanted, std::vector<std::int64_t>* runs = nullptr) {
@@ -628,7 +625,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         }
         match.tokens += block();
         match.by_pool[pool] += block();
+        match.before_loads +=
+            pool == 0 && match.before_loads + block() == match.tokens ? block() : Tokens(0);
       }
+    }
+    if (!has_victims_behind(rules_)) {
+      match.before_loads = match.by_pool[0];
     }
     std::int64_t part = 0;
     static_cast<void>(find_part(prompt, match.tokens, part));
@@ -1739,7 +1741,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         return key.first == run.stream && key.second >= run.begin && key.second < run.end;
       });
     };
-    relieve_until(1, wanted - room(), stays);
+    relieve(1, wanted - room(), Demand::background, &stays);
     relieve(0, std::min(wanted, room()), Demand::background);
   }
   [[nodiscard]] bool is_retained(const Key& key) const {
@@ -1747,19 +1749,11 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
 
   /// So many leave, as far as they may.
-  void relieve(std::size_t i, std::int64_t blocks, Demand demand = Demand::save) {
+  void relieve(std::size_t i, std::int64_t blocks, Demand demand = Demand::save,
+               const BlockEntries::Stays* stays = nullptr) {
     blocks = std::min(blocks, pools_[i]->evictable());
-    if (blocks > 0 && pools_[i]->choose(blocks, nullptr, demand)) {
+    if (blocks > 0 && pools_[i]->choose(blocks, nullptr, demand, stays)) {
       free_blocks(i, blocks);
-    }
-  }
-  /// The same, until the policy would choose a block that stays.
-  void relieve_until(std::size_t i, std::int64_t blocks, const BlockEntries::Stays& stays) {
-    blocks = std::min(blocks, pools_[i]->evictable());
-    while (blocks > 0 && pools_[i]->choose(blocks, nullptr, Demand::background, &stays)) {
-      const std::int64_t chosen = pools_[i]->chosen_of(blocks);
-      free_blocks(i, chosen);
-      blocks -= chosen;
     }
   }
   /// Before keys are written there; what is there of their paths stays.

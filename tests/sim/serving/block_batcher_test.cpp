@@ -881,6 +881,29 @@ TEST(BlockBatcher, KvComesToHbmWhileItsRequestWaits) {
   expect_found_in_hbm(config, 6);
 }
 
+TEST(BlockBatcher, KvThatComesToHbmTakesNoMemoryOfARequestThatWaitsForIt) {
+  for (const bool one_at_a_time : {false, true}) {
+    for (const DecodeStepping stepping : kSteppings) {
+      RunConfig config = with_offload(vllm_config(100), 1000, 1);
+      config.system.prefetch = {.name = "look_ahead", .parameters = {{"window", 3}}};
+      config.serving.one_at_a_time = one_at_a_time;
+      // C runs from 900 on. D waits for its memory, and then A and B, whose KV comes to HBM. If one
+      // runs at a time, D waits for what A has of that.
+      ScriptedRun run(
+          config, kPerToken, kIteration,
+          {session(0, {turn(54, 1), turn(5, 1, 956)}), session(200, {turn(54, 1), turn(5, 1, 766)}),
+           session(900, {turn(60, 20)}), session(1000, {turn(50, 1)})},
+          stepping);
+      run.run();
+      EXPECT_EQ(run.request(2, 0).finished, at_ms(900 + 60 + 19 * 10));
+      EXPECT_EQ(run.request(3, 0).admitted,
+                run.request(2, 0).finished + for_ms(one_at_a_time ? 54 : 0));
+      EXPECT_EQ(run.request(0, 1).found.reused, Tokens(54));
+      EXPECT_EQ(run.request(1, 1).found.reused, Tokens(54));
+    }
+  }
+}
+
 /// A's second turn is reached while its KV is on its way, and waits for it for so long.
 void expect_late_fetch(const std::string& prefetch, const std::vector<SessionSpec>& sessions,
                        std::int64_t fetched_at, std::int64_t waited) {
