@@ -357,7 +357,9 @@ void BlockBatcher::prefetch_next(bool plans) {
     }
     return;
   }
-  store_->advance(now);
+  if (gpu_ == Gpu::idle) {
+    store_->advance(now);  // it may have been idle for long
+  }
   const Match found = store_->match(prompt_of(slot));
   const auto begun = store_->prefetch(prompt_of(slot));
   if (!begun) {
