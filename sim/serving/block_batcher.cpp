@@ -122,8 +122,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
                 return Tokens(0);
               }
               const Match found = store_->match(prompt_of(slot));
-              return found.tokens - found.by_pool[0] -
-                     (prefetches_to_ == 1 ? found.by_pool[1] : Tokens(0));
+              return found.tokens - found_near(found);
             },
         .duration = [this, from,
                      to](Bytes moved) { return requests_.topology().idle_time(from, to, moved); }});
@@ -360,13 +359,13 @@ void BlockBatcher::prefetch_next(bool plans) {
   if (gpu_ == Gpu::idle) {
     store_->advance(now);  // it may have been idle for long
   }
-  const Match found = store_->match(prompt_of(slot));
   const auto begun = store_->prefetch(prompt_of(slot));
   if (!begun) {
     return;
   }
   work_[slot].prefetch = begun->id;
-  prefetch_->begin(slot, begun->tokens, found.by_pool[0] + found.by_pool[1] + begun->tokens, now);
+  const Tokens near = found_near(store_->match(prompt_of(slot)));
+  prefetch_->begin(slot, begun->tokens, near + begun->tokens, now);
   pieces_.clear();
   if (backend_.has_bytes()) [[unlikely]] {
     pieces_ = pieces_of(contexts_.streams(), begun->stretches, Tokens(block_tokens_[2]));
@@ -1072,8 +1071,7 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
 }
 
 void BlockBatcher::note_prefetch(SessionSlot slot, const Match& match) {
-  const Tokens found = match.by_pool[0] + (prefetches_to_ == 1 ? match.by_pool[1] : Tokens(0));
-  if (const auto waited = prefetch_->use(slot, found, backend_.now())) {
+  if (const auto waited = prefetch_->use(slot, found_near(match), backend_.now())) {
     RequestRecord& r = requests_.request(slot);
     r.found.late = true;
     r.late_wait = *waited;

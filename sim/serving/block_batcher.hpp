@@ -255,6 +255,10 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   [[nodiscard]] std::int64_t promised_blocks() const;
   void note_found(SessionSlot slot, const Match& match);
   void note_prefetch(SessionSlot slot, const Match& match);
+  /// What was found in the tier to which KV is prefetched, and in faster ones.
+  [[nodiscard]] Tokens found_near(const Match& match) const {
+    return match.by_pool[0] + (prefetches_to_ == 1 ? match.by_pool[1] : Tokens(0));
+  }
   /// `pieces`: the tokens, if the backend has bytes.
   [[nodiscard]] TransferId move(std::size_t from, Tokens tokens, SessionSlot slot,
                                 std::uint64_t cookie, std::span<const KvPiece> pieces);
