@@ -273,7 +273,7 @@ class BlockReplay {
     for (std::size_t i = 0; i < match.by_pool.size(); ++i) {
       found[static_cast<std::size_t>(medium_of(rules_.pools[i].name))] = match.by_pool[i];
     }
-    record.set_found_of_prompt(found);
+    record.set_found_of_prompt(found, cause_of_missing(record, keeps_kv_behind_cuts_));
     return record;
   }
   void begin_routing(const RunConfig& config, const PolicyRegistry& registry) {

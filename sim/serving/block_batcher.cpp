@@ -116,6 +116,8 @@ BlockBatcher::BlockBatcher(const Setup& setup)
         .memory = stored_bytes_per_token_ * block_tokens_[prefetches_to_] *
                   rules.pools[prefetches_to_].capacity,
         .bytes_per_token = stored_bytes_per_token_,
+        .reserved = stored_bytes_per_token_ * block_tokens_[prefetches_to_] *
+                    rules.pools[prefetches_to_].reserved,
         .lacking =
             [this](SessionSlot slot) {
               if (work_[slot].prefetch != 0) {
@@ -1059,10 +1061,8 @@ void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
     found[static_cast<std::size_t>(accounts_[i]->medium())] = match.by_pool[i];
   }
   RequestRecord& r = requests_.request(slot);
-  r.set_found_of_prompt(found);
-  if (keeps_nothing_ && r.found.cause == LossCause::capacity) {
-    r.found.cause = LossCause::not_stored;
-  }
+  r.set_found_of_prompt(
+      found, keeps_nothing_ ? LossCause::not_stored : cause_of_missing(r, keeps_kv_behind_cuts_));
   if (requests_.fetches_kv(slot)) [[unlikely]] {
     return;  // its prompt was counted where it was computed
   }

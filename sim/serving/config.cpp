@@ -156,7 +156,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier with /system/blocks");
   refuse(system.sharing != Sharing::none, "/system/sharing",
          "\"none\" with /system/blocks, which are shared anyway");
-  refuse(system.compression.has_value(), "/system/compression", "\"none\" with /system/blocks");
+  refuse(system.compression && system.tiers.hbm && system.tiers.count() == 1,
+         "/system/compression", "\"none\" without a tier behind hbm, where blocks are not compressed");
   refuse(system.prefetch.name != kNoPrefetch && !prefetches_to(rules_of(config)),
          "/system/prefetch",
          "none with /system/blocks, but for blocks, tails and sequences with a tier in hbm and "
@@ -545,8 +546,10 @@ KvShares hbm_shares(const RunConfig& config) {
   }
   if (config.system.blocks) {
     // KV of ended requests stands in the buffer until it is saved, if HBM keeps nothing.
-    const bool is_buffered = config.system.blocks->publication == Publication::never &&
-                             tiers.count() > 1 && config.system.save.mode == SaveMode::async;
+    const bool leaves_at_once = config.system.blocks->publication == Publication::never ||
+                                (tiers.hbm && tiers.hbm->blocks && tiers.hbm->blocks->idle);
+    const bool is_buffered =
+        leaves_at_once && tiers.count() > 1 && config.system.save.mode == SaveMode::async;
     return {.capacity = free,
             .write_buffer = is_buffered ? config.system.save.write_buffer : Bytes(0)};
   }

@@ -47,6 +47,14 @@ void refuse_named_tokens(const SystemConfig& system, SessionSource& source);
 /// those of them that went too, because nothing else was left, count as dropped.
 [[nodiscard]] Truncation truncation_of(const RequestRecord& request, const ServingConfig& serving);
 
+/// Why a part of the request's history is missing where systems store KV in blocks: behind a cut
+/// all tokens are in other places, unless KV is kept there.
+[[nodiscard]] inline LossCause cause_of_missing(const RequestRecord& request,
+                                                bool keeps_kv_behind_cuts) {
+  return request.truncated.value > 0 && !keeps_kv_behind_cuts ? LossCause::overflow
+                                                              : LossCause::capacity;
+}
+
 /// The part of a session's own KV that a turn needs: its history without a separately stored
 /// prompt.
 [[nodiscard]] inline Tokens own_history(const RequestRecord& request, const SystemConfig& system) {

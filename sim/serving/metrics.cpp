@@ -26,16 +26,14 @@ LoadRates load_rates(const RunConfig& config) {
   return rates;
 }
 
-void RequestRecord::set_found_of_prompt(const std::array<Tokens, kMedia>& tokens) {
+void RequestRecord::set_found_of_prompt(const std::array<Tokens, kMedia>& tokens,
+                                        LossCause missing) {
   if (preemptions > 0) {
     return;
   }
   prompt_found = tokens;
   found = {.reused = std::min(std::accumulate(tokens.begin(), tokens.end(), Tokens(0)), history)};
-  // Behind a cut all tokens are in other places.
-  found.cause = found.reused >= history ? LossCause::none
-                : truncated.value > 0   ? LossCause::overflow
-                                        : LossCause::capacity;
+  found.cause = found.reused >= history ? LossCause::none : missing;
   // The fastest media have the head of the history.
   Tokens faster;
   for (std::size_t i = 0; i < kMedia; ++i) {

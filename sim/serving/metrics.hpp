@@ -59,9 +59,10 @@ struct RequestRecord {
   bool measured = false;
 
   [[nodiscard]] Tokens prompt() const { return history + input; }
-  /// In a system of blocks: sets prompt_found, and what `found` says of the history. A preempted
-  /// request keeps what it found before, because later it also finds its own KV.
-  void set_found_of_prompt(const std::array<Tokens, kMedia>& tokens);
+  /// In a system of blocks: sets prompt_found, and what `found` says of the history, the cause with
+  /// it if some of that is missing. A preempted request keeps what it found before, because later
+  /// it also finds its own KV.
+  void set_found_of_prompt(const std::array<Tokens, kMedia>& tokens, LossCause missing);
   /// Tokens of the prompt that were found, by medium. Without blocks they are of the history.
   [[nodiscard]] std::array<Tokens, kMedia> found_by_medium() const {
     return block > 0 ? prompt_found : found.by_medium();

@@ -28,6 +28,8 @@ class QueuePrefetch {
     /// That of the tier to which the KV comes.
     Bytes memory;
     Bytes bytes_per_token;
+    /// Memory that the tier reserves for a request's KV; 0: the mean of the prompts counts.
+    Bytes reserved;
     /// Tokens of a waiting request that are found behind that tier, of which none is on its way.
     std::function<Tokens(std::uint32_t place)> lacking;
     /// Time of a fetch of so many bytes without other transfers.

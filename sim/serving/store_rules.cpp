@@ -32,6 +32,12 @@ std::int64_t round_of(const BlockTierConfig& blocks, Tokens block, Bytes bytes_p
   return std::max<std::int64_t>(1, std::min(fit, blocks.bucket->blocks));
 }
 
+bool reserves_windows(const RunConfig& config, const StoreRules& rules, const PoolRules& pool) {
+  return config.serving.kv_reservation == Reservation::context_window &&
+         pool.unit == EvictionUnit::sequence && pool.allocation == Allocation::block &&
+         !is_offload(rules);
+}
+
 }  // namespace
 
 Medium medium_of(const std::string& name) {
@@ -89,6 +95,9 @@ StoreRules rules_of(const RunConfig& config) {
     pool.admission_parameters = tier.admission.parameters;
     pool.ttl = tier.ttl;
     pool.shared = is_shared(config, name);
+    if (of_blocks.idle) {
+      pool.idle = 0;  // its blocks are counted when their size is known
+    }
     if (pool.unit == EvictionUnit::node && rules.pools.size() == 2) {
       // Storage keeps the pages of nodes, each by itself.
       pool.unit = EvictionUnit::block;
@@ -128,6 +137,13 @@ StoreRules store_rules(const RunConfig& config) {
     const Bytes bytes = medium_of(name) == Medium::hbm ? rules.bytes_per_token : behind;
     pool.capacity =
         blocks_of(wanted, pool.block, bytes) * (pool.shared && !own ? config.cluster.instances : 1);
+    if (of_blocks.idle) {
+      pool.idle = blocks_of(*of_blocks.idle, pool.block, bytes);
+    }
+    if (reserves_windows(config, rules, pool)) {
+      pool.reserved =
+          (config.model.context_window.value + pool.block.value - 1) / pool.block.value;
+    }
     pool.round = round_of(of_blocks, pool.block, bytes);
     pool.facts = tier_facts(store_facts(config), medium_of(name));
     if (pool.capacity == 0) {

@@ -114,6 +114,14 @@ class Checks {
            "no ranges, but for blocks with lru and without an admission policy, and not where uses "
            "count at the end behind hbm");
     check_ranges(i);
+    refuse(pool.idle && (i > 0 || !rules_.requests_in_first || nodes_ ||
+                         rules_.publication == Publication::never),
+           i, "blocks/idle", "\"none\", but for blocks, tails and sequences that hbm keeps");
+    refuse(pool.idle && victims_ && (rules_.partial_reuse || pool.ttl ||
+                                     rules_.keyless != Keyless::first),
+           i, "blocks/idle",
+           "\"none\" before a tier that has what leaves hbm, but without ttl in hbm and "
+           "partial_reuse, and with keyless first");
     refuse(pool.leaves_only && !blocks_, i, "blocks/leaves_only", "false, but for blocks");
     refuse(pool.relief && nodes_, i, "blocks/relief", "\"none\" for nodes");
     if (pool.relief && !pool.relief->in_background) {

@@ -183,6 +183,13 @@ struct PoolRules {
   bool lease_newcomers = true;
   /// One round of evictions frees at least so many blocks, if so many may leave.
   std::int64_t round = 1;
+  /// Only of the first pool, with requests_in_first and not of nodes: most blocks that no request
+  /// holds. More leave whenever time goes on.
+  std::optional<std::int64_t> idle{};
+  /// Only of sequences, with Allocation::block and not of an offload: blocks that are reserved for
+  /// each stream of which the pool has some, as AttentionStore (arXiv 2403.19708, 4.1) reserves a
+  /// context window. Of the first pool they count for `idle` alone.
+  std::int64_t reserved = 0;
   /// Several instances have this pool together.
   bool shared = false;
   /// Order in which the blocks of a request come in.
@@ -296,9 +303,9 @@ struct EdgeRules {
   /// victims of the first pool.
   bool stalls = false;
   /// Only of has_victims_behind, and not with nodes, parts or duplicates. While less than this
-  /// share of the faster pool is free, blocks leave it ahead of need, and their writes do not
-  /// stall. They are found in the faster pool until their memory is taken (Pensieve, arXiv
-  /// 2312.05516, 4.3).
+  /// share of the faster pool (or of PoolRules::idle) is free, blocks leave it ahead of need, and
+  /// their writes do not stall. They are found in the faster pool until their memory is taken
+  /// (Pensieve, arXiv 2312.05516, 4.3).
   double ahead = 0;
   /// Only behind requests_in_first. Nodes are written when they are published.
   Responses responses = Responses::never;
@@ -508,12 +515,18 @@ struct StoreRules : SharingRules {
   return static_cast<std::int64_t>(std::ceil(wanted * static_cast<double>(used)));
 }
 
-/// Free blocks of the first pool below which blocks leave it ahead of need.
+/// Whether blocks leave the first pool for the second one before their memory is needed.
+[[nodiscard]] inline bool leaves_ahead(const StoreRules& rules) {
+  return has_victims_behind(rules) && (rules.edges[0].ahead > 0 || rules.pools[0].idle);
+}
+
+/// Blocks for which the first pool has room, or less than so many leave it ahead of need.
 [[nodiscard]] inline std::int64_t blocks_ahead(const StoreRules& rules) {
   return rules.edges.empty()
              ? 0
              : static_cast<std::int64_t>(rules.edges[0].ahead *
-                                         static_cast<double>(rules.pools[0].capacity));
+                                         static_cast<double>(rules.pools[0].idle.value_or(
+                                             rules.pools[0].capacity)));
 }
 
 /// Whether blocks that are written to a pool are found there when their copy has arrived.
@@ -523,14 +536,15 @@ struct StoreRules : SharingRules {
   }
   // Victims leave the memory of the first pool when they are written.
   const EdgeRules& edge = rules.edges[pool - 1];
-  return !edge.stalls && (pool > 1 || edge.write != Write::on_evict || edge.ahead > 0);
+  return !edge.stalls && (pool > 1 || edge.write != Write::on_evict || leaves_ahead(rules));
 }
 
 /// Whether blocks that are written to a pool leave the one before it at once, and stand in a write
 /// buffer meanwhile.
 [[nodiscard]] inline bool is_buffered(const StoreRules& rules, std::size_t pool) {
-  return takes_time(rules, pool) && (pool == 1 ? rules.publication == Publication::never
-                                               : rules.edges[pool - 1].write == Write::on_evict);
+  return takes_time(rules, pool) &&
+         (pool == 1 ? rules.publication == Publication::never || rules.pools[0].idle
+                    : rules.edges[pool - 1].write == Write::on_evict);
 }
 
 /// The number of puts into a pool that the edge below waits for; 0 if it does not.

@@ -64,6 +64,7 @@ void describe(V& v, BucketConfig& c) {
 /// A tier of a system that keeps blocks (SystemConfig::blocks), and the edge from the tier above.
 struct BlockTierConfig {
   std::optional<KvSize> capacity;
+  std::optional<KvSize> idle{};
   PoolRules pool{};
   EdgeRules edge{};
   std::optional<std::int64_t> after_uses{};
@@ -75,6 +76,10 @@ void describe(V& v, BlockTierConfig& c) {
           "Size of the tier in bytes, tokens (5Mitokens) or blocks (1000blocks); \"installed\": "
           "what the hardware has.",
           or_word("installed"));
+  v.field("idle", c.idle,
+          "In hbm: most memory of KV that no running request uses, as a size like capacity. \"none\": "
+          "all that running requests leave.",
+          or_word("none"));
   describe(v, c.pool);
   v.field(
       "after_uses", c.after_uses,

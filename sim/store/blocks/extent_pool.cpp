@@ -152,9 +152,6 @@ void ExtentPool::cut(const Stretch& blocks) {
   if (is_ranked()) {
     policies_->shift(stream, end, by);
   }
-  if (log_ != nullptr) [[unlikely]] {
-    log_->on_shift(number_, stream, end, by);
-  }
   if (first != kNone) {
     join_in_stream(first);
   }

@@ -55,6 +55,17 @@ class ExtentPool {
                                : evictable_ - (has_leases() ? leased() : 0);
   }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
+  /// Places for streams that it has no blocks of (PoolRules::reserved).
+  [[nodiscard]] bool reserves() const { return rules_.reserved > 0; }
+  [[nodiscard]] bool has(StreamId stream) const { return policies_->has(stream); }
+  [[nodiscard]] std::int64_t free_places() const {
+    return rules_.capacity / rules_.reserved - policies_->entries();
+  }
+  /// Memory that blocks take which may leave, with what is reserved for them.
+  [[nodiscard]] std::int64_t idle() const {
+    return reserves() ? std::max(evictable(), policies_->evictable_entries() * rules_.reserved)
+                      : evictable();
+  }
 
   /// The first piece of [begin, end) of a stream.
   [[nodiscard]] Piece first_piece(StreamId stream, std::int64_t begin, std::int64_t end) const {

@@ -50,7 +50,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
-    if (ahead_ > 0) {
+    if (leaves_ahead(rules)) {
       retained_.emplace(PoolRules{.capacity = rules_.pools[0].capacity,
                                   .block = rules_.pools[0].block,
                                   .eviction = "fifo"},
@@ -70,6 +70,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (retained_) {
       leave_ahead();
     }
+    leave_idle();
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
         const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
@@ -336,8 +337,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (retained_) {
       retained_->cut(cut);
     }
-    for (const auto& pool : pools_) {
-      pool->cut(cut);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      pools_[i]->cut(cut);
+      log_.tell_shift(i, cut);
     }
   }
   /// Policies may remember the keys of blocks that have left.
@@ -866,7 +868,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     ExtentPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
-      const std::int64_t free = pool.free();
+      const bool has_place =
+          !pool.reserves() || pool.has(run.stream) || pool.free_places() > 0;
+      const std::int64_t free = has_place ? pool.free() : 0;
       // A write to the pool below may change whether the next block finds room here.
       const bool by_runs = free > 0 && pool.groups() != nullptr && !writes_at_once(index);
       const bool asks = pool.is_ranked() && !by_runs;
@@ -1097,8 +1101,14 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   // ---- Blocks that leave the first pool ahead of need (EdgeRules::ahead) ----
 
+  /// Blocks of the first pool's free memory that blocks may take which no request holds.
+  [[nodiscard]] std::int64_t room_for_idle() const {
+    const ExtentPool& pool = *pools_[0];
+    const std::optional<std::int64_t> idle = rules_.pools[0].idle;
+    return idle ? std::min(pool.free(), *idle - pool.idle()) : pool.free();
+  }
   void leave_ahead() {
-    const std::int64_t wanted = std::min(ahead_ - pools_[0]->free(), pools_[0]->evictable());
+    const std::int64_t wanted = std::min(ahead_ - room_for_idle(), pools_[0]->evictable());
     // The second pool evicts for their copies until its policy would choose the copy of a block
     // that is retained: then all that it has ranks above what the first pool would free.
     const BlockEntries::Stays stays = [&](const BlockRun& run) {
@@ -1108,6 +1118,18 @@ class ExtentStore final : public Store, private OffloadCalls {
     relieve(1, wanted - pools_[1]->free(), Demand::background, &stays);
     relieve(0, std::min(wanted, pools_[1]->free()), Demand::background);
   }
+  /// More blocks than PoolRules::idle leave the first pool.
+  void leave_idle() {
+    if (!rules_.pools[0].idle) {
+      return;
+    }
+    while (room_for_idle() < 0) {
+      evict(0, pools_[0]->reserves() ? 1 : -room_for_idle());
+    }
+    if (retained_) {
+      take_retained();
+    }
+  }
   /// A victim stays in the first pool's free memory.
   void retain(BlockRun victim) {
     victim.first = pools_[0]->groups() != nullptr ? End::tail : victim.first;
@@ -1115,7 +1137,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// The memory of some of them is taken.
   void take_retained() {
-    const std::int64_t taken = retained_->used() - pools_[0]->free();
+    const std::int64_t taken =
+        retained_->used() - std::max<std::int64_t>(0, room_for_idle());
     if (taken > 0) {
       std::vector<BlockRun>& victims = victims_[0];
       victims.clear();
@@ -1450,6 +1473,20 @@ class ExtentStore final : public Store, private OffloadCalls {
     });
   }
 
+  /// Streams of what is fetched for which the second pool has no place. A victim leaves one.
+  [[nodiscard]] std::int64_t places_lacking(const std::vector<Load>& loads) const {
+    const ExtentPool& pool = *pools_[1];
+    if (!pool.reserves()) {
+      return 0;
+    }
+    std::int64_t wanted = 0;
+    for (std::size_t i = 0; i < loads.size(); ++i) {
+      const StreamId stream = loads[i].run.stream;
+      const bool is_first = i == 0 || loads[i - 1].run.stream != stream;
+      wanted += is_first && !pool.has(stream) ? 1 : 0;
+    }
+    return std::max<std::int64_t>(0, wanted - pool.free_places());
+  }
   /// Room in the second pool for blocks that are fetched, which are read from then on. What it has
   /// of their context stays.
   [[nodiscard]] bool make_room_for_prefetch(const Request& fetch, const std::vector<BlockRun>& here,
@@ -1458,8 +1495,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const BlockRun& run : here) {
       pool.pin(run);
     }
-    const std::int64_t lacking = blocks - pool.free();
-    const bool fits = lacking <= pool.evictable() &&
+    const std::int64_t places = places_lacking(fetch.loads);
+    const std::int64_t lacking = std::max(blocks - pool.free(), places);
+    const bool fits = places <= 1 && lacking <= pool.evictable() &&
                       pool.choose(lacking, &fetch.loads.front().run, Demand::prefetch);
     if (fits) {
       for (const Load& load : fetch.loads) {

@@ -25,6 +25,12 @@ class StoreLog {
     }
   }
 
+  void tell_shift(std::size_t pool, const Stretch& cut) {
+    if (log_ != nullptr) [[unlikely]] {
+      log_->on_shift(pool, cut.stream, cut.end, cut.end - cut.begin);
+    }
+  }
+
   /// A victim of this pool is about to be written to the next one.
   void begin_demotion(std::size_t pool) {
     if (log_ != nullptr) [[unlikely]] {

@@ -350,6 +350,11 @@ void BlockEntries::use(const BlockRun& run, std::uint32_t number) {
 
 // ---- Blocks ----
 
+std::int64_t BlockEntries::evictable_entries() {
+  static_cast<void>(evictable());
+  return std::ranges::count_if(groups_, [](const Group& group) { return group.evictable > 0; });
+}
+
 std::uint32_t BlockEntries::insert(const BlockRun& run) {
   if (!groups_blocks_) {
     return order_.insert(key_of(run.stream, run.begin), run.begin, 1);

@@ -52,6 +52,12 @@ class BlockEntries {
   void end_use();
   /// The blocks that may leave, those that are chosen among them.
   [[nodiscard]] std::int64_t evictable();
+  /// Entries, and those that may leave.
+  [[nodiscard]] std::int64_t entries() const {
+    return std::ssize(groups_) - std::ssize(free_groups_);
+  }
+  [[nodiscard]] std::int64_t evictable_entries();
+  [[nodiscard]] bool has(StreamId stream) const { return !groups_in(stream).empty(); }
 
   /// Blocks come in, which may not leave yet. Returns their number.
   std::uint32_t insert(const BlockRun& run);

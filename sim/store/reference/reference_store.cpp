@@ -122,6 +122,28 @@ class BlockPool {
         policies_(make_block_entries(rules, number, streams, registry)) {}
 
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
+  /// Places for streams that it has no blocks of.
+  [[nodiscard]] std::int64_t free_places() const {
+    std::set<StreamId> streams;
+    for (const Block& block : blocks_) {
+      streams.insert(block.key.first);
+    }
+    return rules_.capacity / rules_.reserved - std::ssize(streams);
+  }
+  [[nodiscard]] bool has(StreamId stream) const {
+    return std::ranges::any_of(blocks_,
+                               [&](const Block& block) { return block.key.first == stream; });
+  }
+  [[nodiscard]] bool has_place(StreamId stream) const {
+    return rules_.reserved == 0 || free_places() > 0 || has(stream);
+  }
+  [[nodiscard]] bool is_full_for(StreamId stream) const { return is_full() || !has_place(stream); }
+  /// Memory that blocks take which may leave, with what is reserved for them.
+  [[nodiscard]] std::int64_t idle() {
+    return rules_.reserved == 0
+               ? evictable()
+               : std::max(evictable(), policies_->evictable_entries() * rules_.reserved);
+  }
   /// The one that came first, if there are duplicates; null if there is none.
   [[nodiscard]] Block* find(const Key& key) const {
     const auto found = by_key_.find(key);
@@ -591,9 +613,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     const Use use(pools_, {});
-    if (ahead_ > 0) {
+    if (retains_) {
       leave_ahead();
     }
+    leave_idle();
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       const PoolRules& rules = rules_.pools[i];
       if (rules.relief && rules.relief->in_background) {
@@ -1045,11 +1068,22 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     BlockPool& pool = *pools_[1];
-    const std::int64_t lacking = std::ssize(wanted) - (rules_.pools[1].capacity - pool.used);
+    std::set<StreamId> streams;
+    for (const Key& key : wanted) {
+      if (!pool.has(key.first)) {
+        streams.insert(key.first);
+      }
+    }
+    const std::int64_t places =
+        rules_.pools[1].reserved == 0
+            ? 0
+            : std::max<std::int64_t>(0, std::ssize(streams) - pool.free_places());
+    const std::int64_t lacking =
+        std::max(std::ssize(wanted) - (rules_.pools[1].capacity - pool.used), places);
     for (Block* block : here) {
       pool.pin(block);
     }
-    const bool fits = !wanted.empty() && lacking <= pool.evictable() &&
+    const bool fits = !wanted.empty() && places <= 1 && lacking <= pool.evictable() &&
                       pool.choose(lacking, &wanted.front(), Demand::prefetch);
     if (fits) {
       for (const Load& load : fetch.loads) {
@@ -1528,17 +1562,17 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     } else {
       const bool evicts = i == 0 || rules_.edges[i - 1].no_room == NoRoom::evict;
-      if (pools_[i]->is_full() && (!evicts || pools_[i]->evictable() == 0)) {
+      if (pools_[i]->is_full_for(key.first) && (!evicts || pools_[i]->evictable() == 0)) {
         ++counters_[i].skipped;
         return false;
       }
       if (!pools_[i]->admits(key) ||
-          (pools_[i]->is_full() && !pools_[i]->choose(1, &key, demand_of(rules_, i)))) {
+          (pools_[i]->is_full_for(key.first) && !pools_[i]->choose(1, &key, demand_of(rules_, i)))) {
         ++counters_[i].skipped;
         return false;
       }
       leave_below(i, key);
-      if (pools_[i]->is_full()) {
+      if (pools_[i]->is_full_for(key.first)) {
         free_blocks(i, 1);
       }
       here = pools_[i]->add({.key = key});
@@ -1670,7 +1704,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         count_evicted(i, key);
       }
       // An entry's retained blocks leave from its end.
-      for (std::size_t run = 0; i == 0 && ahead_ > 0 && pools_[0]->groups() && run < runs.size();
+      for (std::size_t run = 0; i == 0 && retains_ && pools_[0]->groups() && run < runs.size();
            ++run) {
         const auto begin = retained_.begin() + retained;
         std::reverse(begin, begin + runs[run]);
@@ -1695,7 +1729,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     const bool is_demoted =
         i < rules_.edges.size() && rules_.edges[i].write == Write::on_evict &&
         priority_of(rules_.pools[i], key.second) >= rules_.edges[i].least_priority;
-    if (is_demoted && i == 0 && ahead_ > 0) {
+    if (is_demoted && i == 0 && retains_) {
       put(1, key);
       retained_.push_back(key);
       return;
@@ -1733,8 +1767,27 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
   }
+  [[nodiscard]] std::int64_t room_for_idle() {
+    const std::int64_t free = free_blocks().empty;
+    const std::optional<std::int64_t> idle = rules_.pools[0].idle;
+    return idle ? std::min(free, *idle - pools_[0]->idle()) : free;
+  }
+  void leave_idle() {
+    if (rules_.pools[0].idle) {
+      while (room_for_idle() < 0) {
+        free_blocks(0, rules_.pools[0].reserved > 0 ? 1 : -room_for_idle());
+      }
+      take_retained();
+    }
+  }
+  void take_retained() {
+    while (std::ssize(retained_) > std::max<std::int64_t>(0, room_for_idle())) {
+      leave_retained(retained_.front());
+      retained_.erase(retained_.begin());
+    }
+  }
   void leave_ahead() {
-    const std::int64_t wanted = std::min(ahead_ - free_blocks().empty, pools_[0]->evictable());
+    const std::int64_t wanted = std::min(ahead_ - room_for_idle(), pools_[0]->evictable());
     const auto room = [&] { return rules_.pools[1].capacity - pools_[1]->used; };
     const BlockEntries::Stays stays = [&](const BlockRun& run) {
       return std::ranges::any_of(retained_, [&](const Key& key) {
@@ -1863,10 +1916,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     free_blocks(0, wanted - free);
     pools_[0]->used += wanted;
-    while (std::ssize(retained_) > free_blocks().empty) {
-      leave_retained(retained_.front());
-      retained_.erase(retained_.begin());
-    }
+    take_retained();
     return true;
   }
 
@@ -1917,8 +1967,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   std::vector<PoolCounters> counters_;
   std::map<std::uint32_t, Request> requests_;
   std::uint32_t last_request_ = 0;
-  /// Free blocks below which blocks leave the first pool ahead of need; those that did and whose
-  /// memory is not taken, oldest first.
+  /// Whether blocks leave the first pool ahead of need, below how many free blocks, and those that
+  /// did and whose memory is not taken, oldest first.
+  bool retains_ = leaves_ahead(rules_);
   std::int64_t ahead_ = blocks_ahead(rules_);
   std::vector<Key> retained_;
   /// Blocks of the second pool whose write stalls and has not begun.

@@ -69,7 +69,7 @@ TEST(TurnMetrics, HitRatesOfTokensAreReusedOverNeeded) {
 RequestRecord record_of_blocks(std::int64_t history, std::int64_t hbm, std::int64_t dram) {
   RequestRecord r = record(history, 0);
   r.block = 16;
-  r.set_found_of_prompt({Tokens(hbm), Tokens(dram)});
+  r.set_found_of_prompt({Tokens(hbm), Tokens(dram)}, LossCause::capacity);
   return r;
 }
 
@@ -78,7 +78,7 @@ TEST(TurnMetrics, HitRatesOfPromptsCountWhatRequestsWithoutAHistoryFind) {
   turns.add(record_of_blocks(0, 0, 0));
   RequestRecord shares = record_of_blocks(0, 0, 0);
   shares.input = Tokens(50);
-  shares.set_found_of_prompt({Tokens(16), Tokens(16)});
+  shares.set_found_of_prompt({Tokens(16), Tokens(16)}, LossCause::capacity);
   turns.add(shares);
   turns.add(record_of_blocks(100, 96, 0));
   SystemConfig system;
@@ -112,7 +112,7 @@ TEST(TurnMetrics, AWholeHistoryMayLackOneBlock) {
 TEST(TurnMetrics, APreemptedRequestCountsWhatItFoundFirst) {
   RequestRecord r = record_of_blocks(100, 32, 0);
   r.preemptions = 1;
-  r.set_found_of_prompt({Tokens(96)});
+  r.set_found_of_prompt({Tokens(96)}, LossCause::capacity);
   EXPECT_EQ(r.found_tokens(), Tokens(32));
   EXPECT_EQ(r.found.reused, Tokens(32));
 }

@@ -59,6 +59,9 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     rules.keyless = Keyless::first;
     rules.pools[0].ttl.reset();
   }
+  if (rules.requests_in_first && random.index(3) == 0) {
+    rules.pools[0].idle = random.index(rules.pools[0].capacity);
+  }
   rules.hit_cap_behind = rules.requests_in_first && rules.pools.size() > 1 &&
                                  !has_victims_behind(rules) && random.index(3) == 0
                              ? HitCap::last_token
@@ -93,9 +96,15 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
                           .entries = 5 + random.index(100)};
     }
   }
+  for (std::size_t i = 0; i < rules.pools.size(); ++i) {
+    if (rules.pools[i].unit == EvictionUnit::sequence && !(i == 1 && is_offload(rules)) &&
+        random.index(3) == 0) {
+      rules.pools[i].reserved = 1 + random.index(rules.pools[i].capacity);
+    }
+  }
   const std::size_t written = rules.requests_in_first ? 1 : 0;
   if (written < rules.pools.size() && !is_offload(rules) && !has_victims_behind(rules) &&
-      coin(random)) {
+      rules.pools[written].reserved == 0 && coin(random)) {
     rules.pools[written].allocation = Allocation::write;
   }
 }
@@ -318,6 +327,8 @@ std::string describe(const StoreRules& rules) {
         pool.capacity, pool.block.value, static_cast<int>(pool.unit), pool.eviction, pool.admission,
         static_cast<int>(pool.insertion), static_cast<int>(pool.touch),
         pool.ttl ? pool.ttl->ns : -1, pool.lease.ns, pool.round, pool.shared);
+    text += fmt::format(" reserved {}", pool.reserved);
+    text += pool.idle ? fmt::format(" idle {}", *pool.idle) : "";
     text += fmt::format(" leases newcomers {} leaves {} allocation {}", pool.lease_newcomers,
                         pool.leaves_only, static_cast<int>(pool.allocation));
     for (const Retention& range : pool.retention) {
@@ -671,6 +682,10 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     } else if (action == 8) {
       now = now + SimDuration(random.index(12));
       in_each([&](Store& store) { store.advance(now); });
+      const FreeBlocks free = a.front()->free_blocks();
+      if (free.available - free.empty > rules.pools[0].idle.value_or(rules.pools[0].capacity)) {
+        return differs("how much may be idle");
+      }
     } else if (const auto edit =
                    action == 9 && random.index(3) == 0 ? contexts.edit() : std::nullopt) {
       in_each([&](Store& store) { store.truncate(edit->stream, edit->tokens); });
