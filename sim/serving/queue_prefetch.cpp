@@ -16,7 +16,7 @@ QueuePrefetch::QueuePrefetch(Setup setup)
                .needs_fetch = &needs_fetch_,
                .fetch_duration = &fetch_duration_} {}
 
-void QueuePrefetch::begin_waiting(QueuePosition position, const std::vector<Stretch>& path,
+void QueuePrefetch::begin_waiting(QueuePosition position, std::span<const Stretch> path,
                                   Tokens prompt) {
   waiting_.add(position, path);
   prompts_ += prompt;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -40,7 +41,7 @@ class QueuePrefetch {
   QueuePrefetch& operator=(const QueuePrefetch&) = delete;
 
   /// A request waits in the queue, for these blocks of the tier.
-  void begin_waiting(QueuePosition position, const std::vector<Stretch>& path, Tokens prompt);
+  void begin_waiting(QueuePosition position, std::span<const Stretch> path, Tokens prompt);
   void end_waiting(QueuePosition position) { waiting_.remove(position); }
   /// Blocks have left the tier.
   void note_demoted(const std::vector<Stretch>& blocks);

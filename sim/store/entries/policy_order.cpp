@@ -155,25 +155,29 @@ void PolicyOrder::tell_others_waiting(std::uint32_t entry) {
   }
 }
 
-void PolicyOrder::tell_path(const std::vector<Stretch>& path, QueuePosition position, bool waits) {
+void PolicyOrder::tell_path(std::span<const Stretch> path, QueuePosition position, bool waits) {
   for (const Stretch& stretch : path) {
-    const auto first = ahead_->entries.lower_bound({stretch.stream, 0, 0});
-    const auto end = ahead_->entries.lower_bound({stretch.stream, stretch.end, 0});
-    std::for_each(first, end, [&](const auto& one) {
-      tell_queue_change(std::get<std::uint32_t>(one), position, waits);
-    });
+    for (auto at = ahead_->entries.lower_bound({stretch.stream, 0, 0}); at != ahead_->entries.end();
+         ++at) {
+      const auto [stream, block, entry] = *at;
+      if (stream != stretch.stream || block >= stretch.end) {
+        break;
+      }
+      tell_queue_change(entry, position, waits);
+    }
   }
 }
 
 void PolicyOrder::begin_waiting(const Context& prompt, QueuePosition position) {
-  std::vector<Stretch> path;
+  std::vector<Stretch>& path = ahead_->path;
   streams_.path(prompt.stream, prompt.tokens.value / block_.value, block_.value, path);
   ahead_->waiting.add(position, path);
   tell_path(path, position, true);
 }
 
 void PolicyOrder::end_waiting(QueuePosition position) {
-  tell_path(ahead_->waiting.remove(position), position, false);
+  const WaitingRequests::Path path = ahead_->waiting.remove(position);
+  tell_path({path.data(), path.size()}, position, false);
 }
 
 // ---- Victims ----

@@ -5,6 +5,7 @@
 #include <memory>
 #include <queue>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -131,6 +132,8 @@ class PolicyOrder final : private VictimSet {
     WaitingRequests waiting;
     /// Entries by their first block.
     std::set<std::tuple<StreamId, std::int64_t, std::uint32_t>> entries;
+    /// Scratch of a request that begins to wait.
+    std::vector<Stretch> path;
   };
 
   std::uint32_t make(const Entry& entry);
@@ -143,7 +146,7 @@ class PolicyOrder final : private VictimSet {
   void tell_queue_change(std::uint32_t entry, QueuePosition position, bool waits);
   /// The policy learns of all requests that wait for a new entry but the first, which it knows.
   void tell_others_waiting(std::uint32_t entry);
-  void tell_path(const std::vector<Stretch>& path, QueuePosition position, bool waits);
+  void tell_path(std::span<const Stretch> path, QueuePosition position, bool waits);
   [[nodiscard]] EntryView view(std::uint32_t entry) const;
   [[nodiscard]] bool may_leave(EntryId victim, Tokens keep) override;
   [[nodiscard]] Tokens rounded(EntryId victim, Tokens keep) const override;

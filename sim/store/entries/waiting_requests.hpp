@@ -2,59 +2,102 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include <boost/container/small_vector.hpp>
+
+#include "sim/core/assert.hpp"
 #include "sim/core/streams.hpp"
+#include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 
 namespace kvtier {
 
 /// The requests that wait in a queue, by the streams of their prompts. A request needs a stream's
-/// blocks up to the end of its path there. O(log n) per stretch of a path.
+/// blocks up to the end of its path there. A request is added in O(1) per stretch of its path. Its
+/// removal moves the later requests of its streams. Few requests with short paths take no memory
+/// of their own.
 class WaitingRequests {
  public:
-  /// The end of each request's path in one stream.
-  using Ends = std::map<QueuePosition, std::int64_t>;
+  using Path = boost::container::small_vector<Stretch, 2>;
+  /// The end of a request's path in one stream.
+  struct PathEnd {
+    QueuePosition position;
+    std::int64_t end = 0;
+  };
+  /// In order of position.
+  using Ends = boost::container::small_vector<PathEnd, 1>;
 
-  void add(QueuePosition position, const std::vector<Stretch>& path) {
-    paths_[position] = path;
+  /// The position is later than all before.
+  void add(QueuePosition position, std::span<const Stretch> path) {
+    while (slot(position).position != kNotQueued) {
+      double_slots();
+    }
+    Waiting& waiting = slot(position);
+    waiting.position = position;
+    waiting.path.assign(path.begin(), path.end());
     for (const Stretch& stretch : path) {
-      in_stream_[stretch.stream][position] = stretch.end;
+      if (stretch.stream.value >= in_stream_.size()) [[unlikely]] {
+        grow(in_stream_, static_cast<std::size_t>(stretch.stream.value) + 1);
+      }
+      Ends& ends = in_stream_[stretch.stream.value];
+      KVTIER_ASSERT(ends.empty() || ends.back().position < position,
+                    "requests begin to wait at the end of the queue");
+      ends.push_back({position, stretch.end});
     }
   }
   /// Returns its path; empty if it was not added.
-  std::vector<Stretch> remove(QueuePosition position) {
-    const auto found = paths_.extract(position);
-    if (found.empty()) {
+  Path remove(QueuePosition position) {
+    Waiting& waiting = slot(position);
+    if (waiting.position != position) {
       return {};
     }
-    for (const Stretch& stretch : found.mapped()) {
-      const auto ends = in_stream_.find(stretch.stream);
-      ends->second.erase(position);
-      if (ends->second.empty()) {
-        in_stream_.erase(ends);
-      }
+    waiting.position = kNotQueued;
+    for (const Stretch& stretch : waiting.path) {
+      Ends& ends = in_stream_[stretch.stream.value];
+      ends.erase(std::ranges::lower_bound(ends, position, {}, &PathEnd::position));
     }
-    return found.mapped();
+    return std::exchange(waiting.path, {});
   }
   [[nodiscard]] const Ends& in(StreamId stream) const {
     static const Ends kNone;
-    const auto found = in_stream_.find(stream);
-    return found != in_stream_.end() ? found->second : kNone;
+    return stream.value < in_stream_.size() ? in_stream_[stream.value] : kNone;
   }
   /// Position of the first request that needs a block; kNotQueued if none does.
   [[nodiscard]] QueuePosition first(StreamId stream, std::int64_t block) const {
-    const Ends& ends = in(stream);
-    const auto found =
-        std::ranges::find_if(ends, [&](const auto& one) { return one.second > block; });
-    return found != ends.end() ? found->first : kNotQueued;
+    for (const PathEnd& one : in(stream)) {
+      if (one.end > block) {
+        return one.position;
+      }
+    }
+    return kNotQueued;
   }
 
  private:
-  std::map<QueuePosition, std::vector<Stretch>> paths_;
-  std::map<StreamId, Ends> in_stream_;
+  struct Waiting {
+    QueuePosition position = kNotQueued;
+    Path path;
+  };
+
+  /// Positions that wait at the same time are near each other.
+  [[nodiscard]] Waiting& slot(QueuePosition position) {
+    return slots_[position.value & (slots_.size() - 1)];
+  }
+  [[gnu::noinline]] void double_slots() {
+    std::vector<Waiting> before(2 * slots_.size());
+    before.swap(slots_);
+    for (Waiting& waiting : before) {
+      if (waiting.position != kNotQueued) {
+        slot(waiting.position) = std::move(waiting);
+      }
+    }
+  }
+
+  /// By position modulo their number, a power of two.
+  std::vector<Waiting> slots_ = std::vector<Waiting>(16);
+  std::vector<Ends> in_stream_;
 };
 
 }  // namespace kvtier
