@@ -183,6 +183,12 @@ void BlockEntries::change(std::uint32_t at) {
   }
 }
 
+void BlockEntries::tell(std::uint32_t at) {
+  if (!std::exchange(groups_[at].to_be_told, true)) {
+    to_be_told_.push_back(at);
+  }
+}
+
 void BlockEntries::change_path() {
   for (const Stretch& stretch : path_) {
     for (const std::uint32_t group : groups_in(stretch.stream)) {
@@ -195,10 +201,10 @@ std::int64_t BlockEntries::evictable() {
   for (const std::uint32_t at : to_be_counted_) {
     Group& group = groups_[at];
     if (std::exchange(group.to_be_counted, false)) {
-      const std::int64_t count = count_evictable(group);
-      evictable_ += count - std::exchange(group.evictable, count);
-      if (!std::exchange(group.to_be_told, true)) {
-        to_be_told_.push_back(at);
+      const std::int64_t before = std::exchange(group.evictable, count_evictable(group));
+      evictable_ += group.evictable - before;
+      if (group.evictable != before || group.resized) {
+        tell(at);
       }
     }
   }
@@ -315,7 +321,10 @@ void BlockEntries::hit_group(std::uint32_t at) {
 void BlockEntries::release_group(std::uint32_t at) {
   Group& group = known(at);
   if (std::exchange(group.released_in, use_) != use_) {
-    tell_size(group);
+    if (group.resized) {
+      tell_size(group);
+      tell(at);
+    }
     order_.release(group.entry);
   }
 }
@@ -514,6 +523,7 @@ std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
     }
     rest = std::min(rest, keep);
     change(group_of_[entry]);
+    tell(group_of_[entry]);
   }
   return leaving;
 }

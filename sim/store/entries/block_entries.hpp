@@ -151,6 +151,8 @@ class BlockEntries {
   [[nodiscard]] std::int64_t count_evictable(const Group& group) const;
   /// Its evictable blocks have to be counted again.
   void change(std::uint32_t group);
+  /// The policy has to learn of its size, or of how many of its blocks may leave.
+  void tell(std::uint32_t group);
   void change_path();
   void note_use_of(StreamId stream);
   [[nodiscard]] SimTime last_use_of(StreamId stream) const;
