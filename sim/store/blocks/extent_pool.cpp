@@ -212,7 +212,7 @@ void ExtentPool::link_in_stream(std::uint32_t at) {
     in_stream_.resize(static_cast<std::size_t>(extent.stream.value) + 1);
   }
   Ends& ends = in_stream_[extent.stream.value];
-  if (streams_ != nullptr && ends.front == kNone) [[unlikely]] {
+  if (knows_forks() && ends.front == kNone) [[unlikely]] {
     forks_[fork_of(extent.stream)].push_back(extent.stream);
   }
   extent.ahead = locate(extent.stream, extent.begin);
@@ -244,7 +244,7 @@ void ExtentPool::unlink_from_stream(std::uint32_t at) {
       blocks.extents.pop_back();
     }
   }
-  if (streams_ != nullptr && ends.front == kNone) [[unlikely]] {
+  if (knows_forks() && ends.front == kNone) [[unlikely]] {
     const auto fork = forks_.find(fork_of(extent.stream));
     fork->second.erase(std::find(fork->second.begin(), fork->second.end(), extent.stream));
     if (fork->second.empty()) {

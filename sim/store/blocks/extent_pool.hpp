@@ -342,6 +342,8 @@ class ExtentPool {
   template <class Visit>
   void for_each_class(const BlockRun& run, Visit visit) const;
 
+  /// Which streams fork is asked for where each block is an entry.
+  [[nodiscard]] bool knows_forks() const { return streams_ != nullptr && groups() == nullptr; }
   [[nodiscard]] Key fork_of(StreamId stream) const;
   [[nodiscard]] Key group_of(StreamId stream, std::int64_t block) const;
   /// Whether a block that may leave follows the extent's last one.
