@@ -45,6 +45,12 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const PoolRules& pool) { return pool.round > 1; })),
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
+        evicts_in_background_(
+            ahead_ > 0 || std::any_of(rules.pools.begin(), rules.pools.end(),
+                                      [](const PoolRules& pool) {
+                                        return pool.idle ||
+                                               (pool.relief && pool.relief->in_background);
+                                      })),
         filling_(pools_.size()),
         stalling_blocks_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
@@ -66,16 +72,8 @@ class ExtentStore final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     // Victims may go to the next pool, which has to know the time.
-    const Use use(pools_, {});
-    if (retained_) {
-      leave_ahead();
-    }
-    leave_idle();
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
-      if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
-        const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
-        relieve(i, relief_in_background(rules_.pools[i], pools_[i]->used(), lacked));
-      }
+    if (evicts_in_background_) {
+      evict_in_background();
     }
   }
 
@@ -199,9 +197,10 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   [[nodiscard]] std::vector<Copy> take_awaited() override {
     std::vector<Copy> awaited;
-    for (const auto& [id, blocks] : std::exchange(awaited_, {})) {
+    for (const auto& [id, blocks] : awaited_) {
       awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
     }
+    awaited_.clear();
     return awaited;
   }
   void copied(std::uint32_t id) override {
@@ -590,7 +589,8 @@ class ExtentStore final : public Store, private OffloadCalls {
     match.by_pool.assign(pools_.size(), Tokens(0));
     match.waits = false;
     match.far.clear();
-    match.by_place = {};
+    match.by_place[0].clear();
+    match.by_place[1].clear();
     const bool in_first = rules_.requests_in_first && !has_victims_behind_;
     const std::size_t last = in_first ? 1 : pools_.size();
     streams_.path(prompt.stream, usable, block(), path_);
@@ -660,8 +660,10 @@ class ExtentStore final : public Store, private OffloadCalls {
       request->found_behind = at;
     }
     if (match.tokens - first < Tokens(offloads_ ? size : 1)) {
-      match = {.tokens = first, .by_pool = std::move(match.by_pool)};
+      match.tokens = first;
       std::fill(match.by_pool.begin() + 1, match.by_pool.end(), Tokens(0));
+      match.waits = false;
+      match.far.clear();
       if (request != nullptr) {
         request->places.clear();
       }
@@ -1096,6 +1098,20 @@ class ExtentStore final : public Store, private OffloadCalls {
   void note_demoted(std::size_t index, const BlockRun& run) {
     if (notes_demoted_ && prefetches_to_ == index) {
       demoted_.push_back(run.stretch());
+    }
+  }
+
+  void evict_in_background() {
+    const Use use(pools_, {});
+    if (retained_) {
+      leave_ahead();
+    }
+    leave_idle();
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (rules_.pools[i].relief && rules_.pools[i].relief->in_background) {
+        const bool lacked = counters_[i].skipped > std::exchange(lacked_[i], counters_[i].skipped);
+        relieve(i, relief_in_background(rules_.pools[i], pools_[i]->used(), lacked));
+      }
     }
   }
 
@@ -1828,6 +1844,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   bool one_by_one_;
   /// A pool has an admission policy.
   bool filters_;
+  /// Blocks leave a pool when time goes on.
+  bool evicts_in_background_;
   std::vector<Request> requests_;
   std::vector<RequestId> free_requests_;
   std::uint32_t last_duplicate_ = 0;
