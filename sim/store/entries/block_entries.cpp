@@ -54,22 +54,25 @@ std::uint32_t BlockEntries::group_for(const BlockRun& run) const {
 template <class Visit>
 void BlockEntries::for_each_group(const BlockRun& run, Visit visit) const {
   const std::vector<std::uint32_t>& groups = groups_in(run.stream);
-  boost::container::small_vector<std::pair<std::uint32_t, BlockRun>, 4> parts;
-  auto at = std::ranges::upper_bound(groups, run.begin, {},
-                                     [&](std::uint32_t group) { return groups_[group].begin(); });
-  at -= at == groups.begin() ? 0 : 1;
-  for (; at != groups.end() && groups_[*at].begin() < run.end; ++at) {
-    const BlockRun part{run.stream, std::max(run.begin, groups_[*at].begin()),
-                        std::min(run.end, groups_[*at].end()), run.first};
+  const auto begin_of = [&](std::uint32_t group) { return groups_[group].begin(); };
+  auto first = std::ranges::upper_bound(groups, run.begin, {}, begin_of);
+  first -= first == groups.begin() ? 0 : 1;
+  const auto end = std::ranges::lower_bound(first, groups.end(), run.end, {}, begin_of);
+  const auto visit_one = [&](std::uint32_t group) {
+    const BlockRun part{run.stream, std::max(run.begin, groups_[group].begin()),
+                        std::min(run.end, groups_[group].end()), run.first};
     if (part.begin < part.end) {
-      parts.emplace_back(*at, part);
+      visit(group, part);
     }
-  }
+  };
   if (run.first == End::tail) {
-    std::ranges::reverse(parts);
-  }
-  for (const auto& [group, part] : parts) {
-    visit(group, part);
+    for (auto at = end; at != first;) {
+      visit_one(*--at);
+    }
+  } else {
+    for (auto at = first; at != end; ++at) {
+      visit_one(*at);
+    }
   }
 }
 
@@ -79,7 +82,7 @@ bool BlockEntries::ends_use(StreamId stream, std::int64_t block) const {
   });
 }
 
-std::uint32_t BlockEntries::make_group(StreamId stream, const Intervals& blocks) {
+std::uint32_t BlockEntries::make_group(StreamId stream, std::int64_t first) {
   auto made = static_cast<std::uint32_t>(groups_.size());
   if (free_groups_.empty()) {
     groups_.emplace_back();
@@ -93,7 +96,7 @@ std::uint32_t BlockEntries::make_group(StreamId stream, const Intervals& blocks)
   }
   std::vector<std::uint32_t>& groups = in_stream_[stream.value];
   const auto behind = std::ranges::upper_bound(
-      groups, blocks.first(), {}, [&](std::uint32_t group) { return groups_[group].begin(); });
+      groups, first, {}, [&](std::uint32_t group) { return groups_[group].begin(); });
   groups.insert(behind, made);
   return made;
 }
@@ -142,7 +145,7 @@ void BlockEntries::cut(std::uint32_t at, std::int64_t block) {
   Intervals busy = groups_[at].busy;
   blocks.subtract(begin, block);
   busy.subtract(begin, block);
-  const std::uint32_t made = make_group(groups_[at].stream, blocks);
+  const std::uint32_t made = make_group(groups_[at].stream, blocks.first());
   add(made, blocks, busy);
   Group& head = groups_[at];
   head.blocks.subtract(block, end);
@@ -197,7 +200,7 @@ void BlockEntries::change_path() {
   }
 }
 
-std::int64_t BlockEntries::evictable() {
+void BlockEntries::count_changed() {
   for (const std::uint32_t at : to_be_counted_) {
     Group& group = groups_[at];
     if (std::exchange(group.to_be_counted, false)) {
@@ -209,7 +212,6 @@ std::int64_t BlockEntries::evictable() {
     }
   }
   to_be_counted_.clear();
-  return evictable_;
 }
 
 void BlockEntries::know(std::uint32_t at, std::uint32_t entry) {
@@ -239,10 +241,7 @@ void BlockEntries::tell_new(std::uint32_t at) {
   }
 }
 
-void BlockEntries::tell_all() {
-  if (new_.empty() && to_be_counted_.empty() && to_be_told_.empty()) {
-    return;
-  }
+void BlockEntries::tell_changes() {
   while (!new_.empty()) {
     tell_new(new_.front());
   }
@@ -270,24 +269,20 @@ BlockEntries::Group& BlockEntries::known(std::uint32_t at) {
 
 // ---- Uses ----
 
-void BlockEntries::begin_use(const Context& context) {
-  ++use_;
-  extend_use(context);
-}
-
-void BlockEntries::extend_use(const Context& context) {
+void BlockEntries::use_path(const Context& context) {
   KVTIER_ASSERT(groups_blocks_, "a use is of entries of several blocks");
-  tell_all();
   change_path();
   streams_.path(context.stream, context.tokens.value / block_.value, block_.value, path_);
   for (const Stretch& stretch : path_) {
     note_use_of(stretch.stream);
-    const auto is_cut = [&](std::uint32_t at) {
-      return groups_[at].begin() < stretch.end && stretch.end < groups_[at].end();
-    };
+    if (!order_.leaves_in_part()) {
+      continue;
+    }
     const std::vector<std::uint32_t>& groups = groups_in(stretch.stream);
-    const auto found = std::ranges::find_if(groups, is_cut);
-    if (order_.leaves_in_part() && found != groups.end()) {
+    const auto found = std::ranges::find_if(groups, [&](std::uint32_t at) {
+      return groups_[at].begin() < stretch.end && stretch.end < groups_[at].end();
+    });
+    if (found != groups.end()) {
       cut(*found, stretch.end);
     }
   }
@@ -303,11 +298,6 @@ void BlockEntries::note_use_of(StreamId stream) {
 
 SimTime BlockEntries::last_use_of(StreamId stream) const {
   return stream.value < last_use_.size() ? last_use_[stream.value] : order_.now();
-}
-
-void BlockEntries::end_use() {
-  change_path();
-  path_.clear();
 }
 
 void BlockEntries::hit_group(std::uint32_t at) {
@@ -368,13 +358,22 @@ std::uint32_t BlockEntries::insert(const BlockRun& run) {
   if (!groups_blocks_) {
     return order_.insert(key_of(run.stream, run.begin), run.begin, 1);
   }
-  const Intervals blocks(run.begin, run.end);
   std::uint32_t group = group_for(run);
   if (group == kNone) {
-    group = make_group(run.stream, blocks);
+    group = make_group(run.stream, run.begin);
     new_.push_back(group);
   }
-  add(group, blocks, blocks);
+  groups_[group].blocks.add(run.begin, run.end);
+  groups_[group].busy.add(run.begin, run.end);
+  groups_[group].resized = true;
+  change(group);
+  if (order_.leaves_in_part()) {
+    join_beside(group, run);
+  }
+  return 0;
+}
+
+void BlockEntries::join_beside(std::uint32_t group, const BlockRun& run) {
   const std::vector<std::uint32_t>& groups = groups_in(run.stream);
   if (const auto next = std::ranges::find(groups, group) + 1; next != groups.end()) {
     join_new(group, *next);
@@ -384,7 +383,6 @@ std::uint32_t BlockEntries::insert(const BlockRun& run) {
   if (here != groups.begin()) {
     join_new(*std::prev(here), *here);
   }
-  return 0;
 }
 
 void BlockEntries::remove(const BlockRun& run, std::uint32_t number) {
@@ -392,17 +390,20 @@ void BlockEntries::remove(const BlockRun& run, std::uint32_t number) {
     order_.remove(number);
     return;
   }
-  for_each_group(run, [&](std::uint32_t at, const BlockRun& part) {
+  boost::container::small_vector<std::pair<std::uint32_t, BlockRun>, 4> parts;
+  for_each_group(run,
+                 [&](std::uint32_t at, const BlockRun& part) { parts.emplace_back(at, part); });
+  for (const auto& [at, part] : parts) {
     Group& group = groups_[at];
     if (part.size() == group.size()) {
       free_group(at);
-      return;
+      continue;
     }
     group.blocks.subtract(part.begin, part.end);
     group.busy.subtract(part.begin, part.end);
     group.resized = true;
     change(at);
-  });
+  }
 }
 
 void BlockEntries::shift(StreamId stream, std::int64_t from, std::int64_t by) {

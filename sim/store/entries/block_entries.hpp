@@ -45,13 +45,29 @@ class BlockEntries {
   // Only of entries of several blocks.
 
   /// A request uses a context, until end_use.
-  void begin_use(const Context& context);
+  void begin_use(const Context& context) {
+    ++use_;
+    extend_use(context);
+  }
   /// It uses more tokens of it.
-  void extend_use(const Context& context);
+  void extend_use(const Context& context) {
+    tell_all();
+    if (context.tokens >= block_) {
+      use_path(context);
+    }
+  }
   /// Calls no policy, so it does not throw.
-  void end_use();
+  void end_use() {
+    change_path();
+    path_.clear();
+  }
   /// The blocks that may leave, those that are chosen among them.
-  [[nodiscard]] std::int64_t evictable();
+  [[nodiscard]] std::int64_t evictable() {
+    if (!to_be_counted_.empty()) {
+      count_changed();
+    }
+    return evictable_;
+  }
   /// Entries, and those that may leave.
   [[nodiscard]] std::int64_t entries() const {
     return std::ssize(groups_) - std::ssize(free_groups_);
@@ -133,17 +149,20 @@ class BlockEntries {
   [[nodiscard]] const std::vector<std::uint32_t>& groups_in(StreamId stream) const;
   /// The group of which blocks become a part; kNone: there is none.
   [[nodiscard]] std::uint32_t group_for(const BlockRun& run) const;
-  /// Visits groups that have blocks of a run, in its direction, and those blocks.
+  /// Visits groups that have blocks of a run, in its direction, and those blocks. No group comes or
+  /// leaves meanwhile.
   template <class Visit>
   void for_each_group(const BlockRun& run, Visit visit) const;
   /// Whether a use ends before a block: entries are cut there.
   [[nodiscard]] bool ends_use(StreamId stream, std::int64_t block) const;
-  /// A group of blocks that are in no other one.
-  std::uint32_t make_group(StreamId stream, const Intervals& blocks);
+  /// A group of blocks from this one on that are in no other one.
+  std::uint32_t make_group(StreamId stream, std::int64_t first);
   void free_group(std::uint32_t group);
   void add(std::uint32_t group, const Intervals& blocks, const Intervals& busy);
   /// The policy knows the group by this number.
   void know(std::uint32_t group, std::uint32_t entry);
+  /// Joins a group with those beside the blocks that have come into it.
+  void join_beside(std::uint32_t group, const BlockRun& run);
   /// A group of which the policy does not know becomes a part of the one beside it.
   void join_new(std::uint32_t before, std::uint32_t behind);
   /// The group's blocks from this one on are a group of their own.
@@ -153,13 +172,20 @@ class BlockEntries {
   void change(std::uint32_t group);
   /// The policy has to learn of its size, or of how many of its blocks may leave.
   void tell(std::uint32_t group);
+  void count_changed();
   void change_path();
+  void use_path(const Context& context);
   void note_use_of(StreamId stream);
   [[nodiscard]] SimTime last_use_of(StreamId stream) const;
   void tell_size(Group& group);
   /// The policy learns of a group.
   void tell_new(std::uint32_t group);
-  void tell_all();
+  void tell_all() {
+    if (!new_.empty() || !to_be_counted_.empty() || !to_be_told_.empty()) {
+      tell_changes();
+    }
+  }
+  void tell_changes();
   /// The same group, of which the policy knows.
   Group& known(std::uint32_t group);
   /// From the first block of an entry to its last one.
