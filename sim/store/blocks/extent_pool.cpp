@@ -19,7 +19,8 @@ ExtentPool::ExtentPool(const PoolRules& rules, std::int64_t puts_wanted, const S
                                         : Order::lfu),
       puts_wanted_(static_cast<std::uint32_t>(puts_wanted)),
       streams_(streams),
-      policies_(std::move(policies)) {
+      policies_(std::move(policies)),
+      groups_(policies_ != nullptr && policies_->groups() ? policies_.get() : nullptr) {
   KVTIER_ASSERT(order_ != Order::lfu || rules.eviction == "lfu", "the rules were checked");
   if (is_arc()) {
     PoolRules ghosts;

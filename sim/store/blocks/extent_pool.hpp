@@ -111,15 +111,13 @@ class ExtentPool {
   /// Whether policies of the registry choose.
   [[nodiscard]] bool is_ranked() const { return policies_ != nullptr; }
   /// Whether they are, and each block is an entry of theirs, and so an extent.
-  [[nodiscard]] bool ranks_blocks() const { return is_ranked() && !policies_->groups(); }
-  /// Their entries, if blocks of a stream may be one; else null.
+  [[nodiscard]] bool ranks_blocks() const { return is_ranked() && groups_ == nullptr; }
   /// Its policies, if they look ahead; else null.
   [[nodiscard]] PolicyOrder* looking_ahead() const {
     return is_ranked() ? policies_->looking_ahead() : nullptr;
   }
-  [[nodiscard]] BlockEntries* groups() const {
-    return policies_ != nullptr && policies_->groups() ? policies_.get() : nullptr;
-  }
+  /// Their entries, if blocks of a stream may be one; else null.
+  [[nodiscard]] BlockEntries* groups() const { return groups_; }
   /// Whether a block may come in.
   [[nodiscard]] bool admits(StreamId stream, std::int64_t block) const {
     return policies_ == nullptr || policies_->admits(stream, block);
@@ -464,6 +462,8 @@ class ExtentPool {
 
   /// Null for an order of its own.
   std::unique_ptr<BlockEntries> policies_;
+  /// The same, if blocks of a stream may be one entry; else null.
+  BlockEntries* groups_ = nullptr;
   /// The extents of the policy's entries.
   std::vector<std::uint32_t> extent_of_;
   /// The extents of a stream's blocks from its first own one on.

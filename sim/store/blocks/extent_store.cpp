@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include <boost/container/small_vector.hpp>
 #include <boost/icl/interval_set.hpp>
 
 #include "sim/core/assert.hpp"
@@ -17,7 +18,7 @@ namespace kvtier {
 namespace {
 
 using Pools = std::vector<std::shared_ptr<ExtentPool>>;
-using Use = UseOfPools<Pools>;
+using Use = UseOfPools<std::vector<ExtentPool*>>;
 
 class ExtentStore final : public Store, private OffloadCalls {
  public:
@@ -56,6 +57,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const EdgeRules& edge : rules_.edges) {
       frequencies_.emplace_back(edge.frequency);
     }
+    for (const auto& pool : pools_) {
+      if (pool->groups() != nullptr) {
+        grouped_.push_back(pool.get());
+      }
+    }
     if (leaves_ahead(rules)) {
       retained_.emplace(PoolRules{.capacity = rules_.pools[0].capacity,
                                   .block = rules_.pools[0].block,
@@ -90,7 +96,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     request.found =
         (rules_.requests_in_first && !has_victims_behind_ ? match.by_pool[0] : match.tokens).value /
         block();
-    Use use(pools_, {prompt.stream, Tokens(request.found * block())});
+    Use use(grouped_, {prompt.stream, Tokens(request.found * block())});
     const Tokens taken = std::max(room.taken, match.tokens);
     request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
@@ -140,42 +146,33 @@ class ExtentStore final : public Store, private OffloadCalls {
         if (wanted > pool.free() + pool.evictable()) {
           return false;
         }
-        use.emplace(pools_, Context{});
+        use.emplace(grouped_, Context{});
       }
       make_room(pool, wanted);
       request.unpublished += wanted;
     }
     request.context = context;
     if (rules_.publication == Publication::scheduling) {
-      const Use use(pools_, context);
+      const Use use(grouped_, context);
       publish(request, context.tokens);
     }
     return true;
   }
 
   void computed(RequestId id, Tokens tokens) override {
-    Request& request = requests_[id.value];
+    const Request& request = requests_[id.value];
     const bool puts = has_cache_behind_ && offers(request, tokens) > request.record.next;
-    if (rules_.publication != Publication::computed && !filters_ && !puts) {
-      return;
-    }
-    const Use use(pools_, {request.context.stream, tokens});
-    note_uses(request, tokens);
-    if (rules_.publication == Publication::computed) {
-      publish(request, tokens);
-    }
-    if (puts) {
-      put_behind(request, tokens);
+    if (rules_.publication == Publication::computed || filters_ || puts) {
+      publish_computed(id, tokens, puts);
     }
   }
-
   void loaded(RequestId id) override {
-    const Use use(pools_, requests_[id.value].context);
+    const Use use(grouped_, requests_[id.value].context);
     end_loads(requests_[id.value]);
   }
   void publish_loaded(RequestId id) override {
     Request& request = requests_[id.value];
-    const Use use(pools_, {request.context.stream, request.loaded});
+    const Use use(grouped_, {request.context.stream, request.loaded});
     publish(request, request.loaded);
   }
 
@@ -191,7 +188,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   [[nodiscard]] OffloadCalls* offload_calls() override { return offloads_ ? this : nullptr; }
   [[nodiscard]] std::vector<Copy> take_copies() override {
     for (std::size_t i = 1; i < pools_.size(); ++i) {
-      begin_copy(i);
+      if (filling_[i] || !stalling_blocks_[i].empty()) {
+        begin_copy(i);
+      }
     }
     return std::exchange(begun_, {});
   }
@@ -209,7 +208,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     const CopyInFlight copy = std::move(found->second);
     copies_.erase(found);
     awaited_.erase(id);
-    const Use use(pools_, {});
+    const Use use(grouped_, {});
     relieve_before_arrival(copy);
     for (const BlockRun& run : copy.blocks) {
       if (keeps_sources(copy.to)) {
@@ -220,7 +219,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void end(RequestId id) override {
     if (offloads_) {
-      const Use use(pools_, requests_[id.value].context);
+      const Use use(grouped_, requests_[id.value].context);
       use_offered(requests_[id.value]);
       free_requests_.push_back(id);
     }
@@ -228,7 +227,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void release(RequestId id) override {
     Request& request = requests_[id.value];
-    const Use use(pools_, request.context);
+    const Use use(grouped_, request.context);
     note_uses(request, request.context.tokens);
     end_loads(request);
     if (rules_.requests_in_first) {
@@ -261,42 +260,43 @@ class ExtentStore final : public Store, private OffloadCalls {
       return std::nullopt;
     }
     Match match;
-    Request fetch;
-    find(prompt, match, &fetch);
-    const Use use(pools_, {prompt.stream, match.tokens});
+    Sources sources;
+    find(prompt, match, &sources);
+    Fetch fetch;
     fetch.context = {prompt.stream, match.tokens};
-    std::vector<Load>& wanted = fetch.loads;
-    std::vector<BlockRun> here;
+    const Use use(grouped_, fetch.context);
+    std::vector<BlockRun>& here = fetched_here_;
+    here.clear();
     Prefetch prefetch;
-    for_each_place(fetch, match.by_pool[0].value / size_behind(),
+    for_each_place(sources, match.by_pool[0].value / size_behind(),
                    [&](std::size_t pool, const BlockRun& run) {
                      for_each_piece(*pools_[1], run, [&](const Piece& piece) {
                        const BlockRun part{run.stream, piece.begin, piece.end, run.first};
                        if (piece.present) {
                          here.push_back(part);
                        } else if (target(pool) <= 1) {
-                         wanted.push_back({pool, 1, part});
+                         fetch.loads.push_back({pool, 1, part});
                          prefetch.tokens += Tokens(part.size() * size_behind());
-                         prefetch.stretches.push_back(part.stretch());
                        }
                      });
                    });
-    if (wanted.empty() ||
+    if (fetch.loads.empty() ||
         !make_room_for_prefetch(fetch, here, prefetch.tokens.value / size_behind())) {
       return std::nullopt;
     }
-    for (const Load& load : wanted) {
+    for (const Load& load : fetch.loads) {
       count_inserted(1, load.run, true);
       pools_[1]->insert(load.run, false);
       fetch.promoted.emplace_back(1, load.run);
+      prefetch.stretches.push_back(load.run.stretch());
     }
     prefetch.id = ++last_fetch_;
     fetches_.emplace(prefetch.id, std::move(fetch));
     return prefetch;
   }
   Tokens prefetched(std::uint32_t id, Tokens came) override {
-    Request fetch = std::move(fetches_.extract(id).mapped());
-    const Use use(pools_, fetch.context);
+    Fetch fetch = std::move(fetches_.extract(id).mapped());
+    const Use use(grouped_, fetch.context);
     end_loads(fetch);
     return came;
   }
@@ -402,13 +402,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   // OffloadCalls
   RequestId begin(StreamId stream) override {
     const RequestId id = new_request();
-    requests_[id.value] = {.context = {stream, Tokens(0)}};
+    requests_[id.value] = {};
+    requests_[id.value].context = {stream, Tokens(0)};
     return id;
   }
   Offer offer(RequestId id, const std::vector<Stretch>& blocks) override {
     Offer result;
     victims_[1].clear();
-    const Use use(pools_, {});
+    const Use use(grouped_, {});
     result.fits = offer_blocks(requests_[id.value].record, blocks);
     if (result.fits) {
       add_blocks(offered_missing_, result.written);
@@ -488,29 +489,41 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// Copies that read its memory, and how many blocks. With Publication::never alone.
     std::vector<std::pair<std::uint32_t, std::int64_t>> writes;
   };
-  struct Request {
+  /// Where a request found blocks.
+  struct Sources {
+    /// Those of whole blocks, if that matters.
+    boost::container::small_vector<Found, 3> places;
+    /// The end of the blocks of the pool behind that it found.
+    std::int64_t found_behind = 0;
+    /// A block whose first tokens it reuses.
+    ExtentPool::Part part;
+  };
+  /// Blocks that come nearer for a request.
+  struct Loading {
+    /// The blocks that it loads from the pool behind and from slower pools.
+    boost::container::small_vector<Load, 2> loads;
+    /// Blocks that come up for it, by pool: others find them there when they are in its memory.
+    boost::container::small_vector<std::pair<std::size_t, BlockRun>, 1> promoted;
+  };
+  struct Request : Sources, Loading {
     Context context;
-    /// Whole blocks that it found, and where if that matters.
+    /// Whole blocks that it found.
     std::int64_t found = 0;
-    std::vector<Found> places;
     /// Blocks in the first pool that have a key, and those that have none.
     std::int64_t published = 0;
     std::int64_t unpublished = 0;
     std::vector<HeldDuplicates> duplicates;
-    /// The end of the blocks of the pool behind that it found, the blocks that it loads from there
-    /// and from slower pools, and the end of these.
-    std::int64_t found_behind = 0;
-    std::vector<Load> loads;
+    /// The end of the blocks that it loads.
     Tokens loaded;
-    /// Blocks that come up for it, by pool: others find them there when they are in its memory.
-    std::vector<std::pair<std::size_t, BlockRun>> promoted;
     OffloadRecord record;
     Tokens prompt;
     /// Tokens whose use admission policies know of.
     Tokens noted;
-    /// A block whose first tokens it reuses.
-    ExtentPool::Part part;
     bool released = false;
+  };
+  /// Blocks that are fetched for a request that waits.
+  struct Fetch : Loading {
+    Context context;
   };
 
   RequestId new_request() {
@@ -564,10 +577,10 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   /// Leaves the path of the prompt's usable blocks in path_.
-  void find(const Context& prompt, Match& match, Request* request) const {
+  void find(const Context& prompt, Match& match, Sources* sources) const {
     const Context usable{prompt.stream, usable_tokens(prompt, rules_.hit_cap)};
     match.before_loads = Tokens(0);
-    find_blocks(prompt, usable.tokens.value / block(), match, request);
+    find_blocks(prompt, usable.tokens.value / block(), match, sources);
     if (!has_victims_behind_) {
       match.before_loads = match.by_pool[0];
     }
@@ -575,8 +588,8 @@ class ExtentStore final : public Store, private OffloadCalls {
       const ExtentPool::Part part = pools_.front()->best_part(usable, match.tokens.value / block());
       match.tokens += Tokens(part.tokens);
       match.by_pool[0] += Tokens(part.tokens);
-      if (request != nullptr) {
-        request->part = part;
+      if (sources != nullptr) {
+        sources->part = part;
       }
     }
   }
@@ -585,7 +598,7 @@ class ExtentStore final : public Store, private OffloadCalls {
                                      : prompt.tokens;
   }
   void find_blocks(const Context& prompt, std::int64_t usable, Match& match,
-                   Request* request) const {
+                   Sources* sources) const {
     match.by_pool.assign(pools_.size(), Tokens(0));
     match.waits = false;
     match.far.clear();
@@ -601,7 +614,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         if (found.end == at) {
           match.tokens = Tokens(at * block());
           if (in_first && pools_.size() > 1) {
-            find_behind(prompt, match, request);
+            find_behind(prompt, match, sources);
           }
           return;
         }
@@ -613,19 +626,19 @@ class ExtentStore final : public Store, private OffloadCalls {
           match.by_place[found.pool].push_back({stretch.stream, at, found.end});
         }
         at = found.end;
-        if (request != nullptr && needs_places_) {
-          request->places.push_back(found);
+        if (sources != nullptr && needs_places_) {
+          sources->places.push_back(found);
         }
       }
     }
     match.tokens = Tokens(at * block());
     if (in_first && pools_.size() > 1) {
-      find_behind(prompt, match, request);
+      find_behind(prompt, match, sources);
     }
   }
   /// Adds what the pools behind have of the prompt. An offload looks behind what the first pool
   /// has, and has to have a block more; a cache of its own looks from the beginning on.
-  void find_behind(const Context& prompt, Match& match, Request* request) const {
+  void find_behind(const Context& prompt, Match& match, Sources* sources) const {
     const std::int64_t size = rules_.pools[1].block.value;
     const Tokens first = match.tokens;
     behind_.clear();
@@ -646,8 +659,8 @@ class ExtentStore final : public Store, private OffloadCalls {
             match.far.push_back({stretch.stream, std::max(at, first.value / size), found.end});
           }
           at = found.end;
-          if (request != nullptr) {
-            request->places.push_back(found);
+          if (sources != nullptr) {
+            sources->places.push_back(found);
           }
         }
       }
@@ -656,16 +669,16 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
     }
     match.tokens = std::max(first, Tokens(at * size));
-    if (request != nullptr) {
-      request->found_behind = at;
+    if (sources != nullptr) {
+      sources->found_behind = at;
     }
     if (match.tokens - first < Tokens(offloads_ ? size : 1)) {
       match.tokens = first;
       std::fill(match.by_pool.begin() + 1, match.by_pool.end(), Tokens(0));
       match.waits = false;
       match.far.clear();
-      if (request != nullptr) {
-        request->places.clear();
+      if (sources != nullptr) {
+        sources->places.clear();
       }
     }
     match.waits = match.waits || comes(at, first);
@@ -1016,11 +1029,11 @@ class ExtentStore final : public Store, private OffloadCalls {
     write_new(pool, run);
   }
   /// The loads of a request have ended.
-  void end_loads(Request& request) {
-    for (const Load& load : request.loads) {
+  void end_loads(Loading& loading) {
+    for (const Load& load : loading.loads) {
       pools_[load.pool]->end_load(load.run);
     }
-    for (const Load& load : std::exchange(request.loads, {})) {
+    for (const Load& load : loading.loads) {
       if (load.to < load.pool) {
         for_each_piece(*pools_[load.to], load.run, [&](const Piece& piece) {
           if (piece.present) {
@@ -1029,9 +1042,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         });
       }
     }
-    for (const auto& [pool, run] : std::exchange(request.promoted, {})) {
+    for (const auto& [pool, run] : loading.promoted) {
       arrive(pool, run);
     }
+    loading = {};
   }
   /// Whether what comes into a pool is written to the next one before anything else happens.
   [[nodiscard]] bool writes_at_once(std::size_t pool) const {
@@ -1102,7 +1116,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   void evict_in_background() {
-    const Use use(pools_, {});
+    const Use use(grouped_, {});
     if (retained_) {
       leave_ahead();
     }
@@ -1345,6 +1359,19 @@ class ExtentStore final : public Store, private OffloadCalls {
     });
   }
 
+  /// Not a part of `computed`, which mostly has nothing to do.
+  [[gnu::noinline]] void publish_computed(RequestId id, Tokens tokens, bool puts) {
+    Request& request = requests_[id.value];
+    const Use use(grouped_, {request.context.stream, tokens});
+    note_uses(request, tokens);
+    if (rules_.publication == Publication::computed) {
+      publish(request, tokens);
+    }
+    if (puts) {
+      put_behind(request, tokens);
+    }
+  }
+
   void publish(Request& request, Tokens tokens) {
     const std::int64_t full = tokens.value / block();
     if (full <= request.published || !rules_.requests_in_first ||
@@ -1425,9 +1452,9 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Visits what is loaded from behind the first pool, from this block on, and the pool in which it
   /// was found.
   template <class Visit>
-  void for_each_place(const Request& request, std::int64_t begin, Visit visit) const {
+  void for_each_place(const Sources& sources, std::int64_t begin, Visit visit) const {
     std::int64_t at = begin;
-    for (const Found& place : request.places) {
+    for (const Found& place : sources.places) {
       for (const Stretch& stretch : behind_) {
         const BlockRun run{stretch.stream, std::max(at, stretch.begin),
                            std::min(place.end, stretch.end), End::head};
@@ -1505,7 +1532,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// Room in the second pool for blocks that are fetched, which are read from then on. What it has
   /// of their context stays.
-  [[nodiscard]] bool make_room_for_prefetch(const Request& fetch, const std::vector<BlockRun>& here,
+  [[nodiscard]] bool make_room_for_prefetch(const Fetch& fetch, const std::vector<BlockRun>& here,
                                             std::int64_t blocks) {
     ExtentPool& pool = *pools_[1];
     for (const BlockRun& run : here) {
@@ -1606,7 +1633,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (end <= record.next) {
       return true;
     }
-    const Use use(pools_, {request.context.stream, Tokens(end * size_behind())});
+    const Use use(grouped_, {request.context.stream, Tokens(end * size_behind())});
     find_path(request.context.stream, record.next, end, size_behind());
     path_.front().begin = std::max(path_.front().begin, record.next);
     const bool fits = offer_blocks(record, path_);
@@ -1825,6 +1852,8 @@ class ExtentStore final : public Store, private OffloadCalls {
   StoreRules rules_;
   const Streams& streams_;
   Pools pools_;
+  /// Those whose entries have several blocks.
+  std::vector<ExtentPool*> grouped_;
   std::vector<PoolCounters> counters_;
   StoreLog log_;
   std::vector<std::vector<BlockRun>> victims_;
@@ -1865,14 +1894,16 @@ class ExtentStore final : public Store, private OffloadCalls {
   OffloadRecord* writer_ = nullptr;
   /// While blocks come up: the pool, and those of its blocks that are on their way.
   std::size_t promotes_to_ = 0;
-  std::vector<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;
+  boost::container::small_vector_base<std::pair<std::size_t, BlockRun>>* promoting_ = nullptr;
   /// The runs that offer found, and those that are missing.
   std::vector<BlockRun> offered_here_;
   std::vector<BlockRun> offered_missing_;
   /// Blocks that a request finds outside of the first pool.
   std::vector<FoundOutside> found_outside_;
+  /// Blocks in the second pool of a request that fetches others.
+  std::vector<BlockRun> fetched_here_;
   /// Prefetches in flight.
-  std::map<std::uint32_t, Request> fetches_;
+  std::map<std::uint32_t, Fetch> fetches_;
   std::uint32_t last_fetch_ = 0;
   bool notes_demoted_ = false;
   std::vector<Stretch> demoted_;
