@@ -595,7 +595,10 @@ std::uint32_t ExtentPool::join_back(std::uint32_t at) {
 void ExtentPool::append(std::uint32_t at) {
   if (is_ranked()) {
     learn(at);
-    refresh(at);
+    // It may not leave yet.
+    if (groups() == nullptr || is_evictable(at)) {
+      refresh(at);
+    }
     return;
   }
   Extent& extent = extents_[at];

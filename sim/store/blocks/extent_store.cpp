@@ -192,15 +192,10 @@ class ExtentStore final : public Store, private OffloadCalls {
         begin_copy(i);
       }
     }
-    return std::exchange(begun_, {});
+    return begun_.empty() ? std::vector<Copy>() : std::exchange(begun_, {});
   }
   [[nodiscard]] std::vector<Copy> take_awaited() override {
-    std::vector<Copy> awaited;
-    for (const auto& [id, blocks] : awaited_) {
-      awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
-    }
-    awaited_.clear();
-    return awaited;
+    return awaited_.empty() ? std::vector<Copy>() : awaited_copies();
   }
   void copied(std::uint32_t id) override {
     const auto found = copies_.find(id);
@@ -921,7 +916,9 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
       if (!filling_[index]) {
         filling_[index] = next_copy_++;
-        copies_[*filling_[index]].to = index;
+        CopyInFlight& copy = copies_[*filling_[index]];
+        copy.to = index;
+        copy.blocks.reserve(kRunsOfCopy);
       }
       copies_.at(*filling_[index]).blocks.push_back(run);
       if (keeps_sources(index)) {
@@ -947,13 +944,23 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// A source has left the first pool.
     bool awaited = false;
   };
+  /// Most copies have no more runs.
+  static constexpr std::size_t kRunsOfCopy = 4;
   [[nodiscard]] bool takes_time(std::size_t pool) const { return kvtier::takes_time(rules_, pool); }
   /// Whether blocks stay in the pool before this one until they have been written here.
   [[nodiscard]] bool keeps_sources(std::size_t pool) const {
     return pool > 1 && !is_buffered(rules_, pool);
   }
+  /// Apart from take_awaited, which mostly has none.
+  [[nodiscard, gnu::noinline]] std::vector<Copy> awaited_copies() {
+    std::vector<Copy> awaited;
+    for (const auto& [id, blocks] : std::exchange(awaited_, {})) {
+      awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
+    }
+    return awaited;
+  }
   /// All that has come to a pool since its last copy is one copy.
-  void begin_copy(std::size_t to) {
+  [[gnu::noinline]] void begin_copy(std::size_t to) {
     if (const auto id = std::exchange(filling_[to], std::nullopt)) {
       begin_copy({.id = *id, .pool = to}, copies_.at(*id).blocks);
       if (to > 1 && is_buffered(rules_, to)) {

@@ -246,6 +246,9 @@ void BlockEntries::tell_changes() {
     tell_new(new_.front());
   }
   static_cast<void>(evictable());
+  if (to_be_told_.empty()) {
+    return;
+  }
   std::erase_if(to_be_told_, [&](std::uint32_t at) { return !groups_[at].to_be_told; });
   std::ranges::sort(to_be_told_, {}, [&](std::uint32_t at) {
     return std::pair(groups_[at].stream, groups_[at].begin());
@@ -510,6 +513,12 @@ std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
   std::map<std::uint32_t, std::int64_t> left;
   for (const auto& [entry, keep] : chosen) {
     const Group& group = groups_[group_of_[entry]];
+    if (!order_.leaves_in_part()) {
+      for (const auto& part : group.blocks) {
+        leaving.push_back({.run = {group.stream, part.begin, part.end, End::head}, .number = 0});
+      }
+      continue;
+    }
     std::int64_t& rest = left.emplace(entry, group.size()).first->second;
     std::int64_t before = 0;
     for (const auto& part : group.blocks) {

@@ -58,8 +58,10 @@ class BlockEntries {
   }
   /// Calls no policy, so it does not throw.
   void end_use() {
-    change_path();
-    path_.clear();
+    if (!path_.empty()) {
+      change_path();
+      path_.clear();
+    }
   }
   /// The blocks that may leave, those that are chosen among them.
   [[nodiscard]] std::int64_t evictable() {
