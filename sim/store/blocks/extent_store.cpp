@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <map>
 
+#include <boost/container/flat_map.hpp>
 #include <boost/container/small_vector.hpp>
 #include <boost/icl/interval_set.hpp>
 
 #include "sim/core/assert.hpp"
+#include "sim/core/window.hpp"
 #include "sim/store/blocks/extent_pool.hpp"
 #include "sim/store/blocks/instance_stores.hpp"
 #include "sim/store/blocks/store_log.hpp"
@@ -198,10 +200,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     return awaited_.empty() ? std::vector<Copy>() : awaited_copies();
   }
   void copied(std::uint32_t id) override {
-    const auto found = copies_.find(id);
-    KVTIER_ASSERT(found != copies_.end(), "a copy arrives once");
-    const CopyInFlight copy = std::move(found->second);
-    copies_.erase(found);
+    CopyInFlight& copy = arrived_;
+    std::swap(copy, copies_.at(id));
+    copies_.remove(id);
     awaited_.erase(id);
     const Use use(grouped_, {});
     relieve_before_arrival(copy);
@@ -315,8 +316,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   void cut(StreamId stream, Tokens kept, Tokens dropped) override {
     const Stretch cut{stream, kept.value, (kept + dropped).value};
-    for (auto& entry : copies_) {
-      auto& copy = entry.second;
+    copies_.for_each([&](std::uint64_t, CopyInFlight& copy) {
       std::vector<BlockRun> left;
       for (const BlockRun& run : copy.blocks) {
         leave_cut(run, cut, left, [&](const BlockRun& gone) {
@@ -327,7 +327,7 @@ class ExtentStore final : public Store, private OffloadCalls {
         });
       }
       copy.blocks = std::move(left);
-    }
+    });
     if (retained_) {
       retained_->cut(cut);
     }
@@ -482,7 +482,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     Intervals reused;
     Intervals missed;
     /// Copies that read its memory, and how many blocks. With Publication::never alone.
-    std::vector<std::pair<std::uint32_t, std::int64_t>> writes;
+    boost::container::small_vector<std::pair<std::uint32_t, std::int64_t>, 2> writes;
   };
   /// Where a request found blocks.
   struct Sources {
@@ -601,6 +601,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     match.by_place[1].clear();
     const bool in_first = rules_.requests_in_first && !has_victims_behind_;
     const std::size_t last = in_first ? 1 : pools_.size();
+    if (in_first && rules_.publication == Publication::never) {
+      usable = 0;
+    }
     streams_.path(prompt.stream, usable, block(), path_);
     std::int64_t at = 0;
     for (const Stretch& stretch : path_) {
@@ -916,9 +919,7 @@ class ExtentStore final : public Store, private OffloadCalls {
       }
       if (!filling_[index]) {
         filling_[index] = next_copy_++;
-        CopyInFlight& copy = copies_[*filling_[index]];
-        copy.to = index;
-        copy.blocks.reserve(kRunsOfCopy);
+        add_copy(*filling_[index], index);
       }
       copies_.at(*filling_[index]).blocks.push_back(run);
       if (keeps_sources(index)) {
@@ -944,8 +945,13 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// A source has left the first pool.
     bool awaited = false;
   };
-  /// Most copies have no more runs.
-  static constexpr std::size_t kRunsOfCopy = 4;
+  CopyInFlight& add_copy(std::uint32_t id, std::size_t to) {
+    CopyInFlight& copy = copies_.add(id);
+    copy.to = to;
+    copy.blocks.clear();
+    copy.awaited = false;
+    return copy;
+  }
   [[nodiscard]] bool takes_time(std::size_t pool) const { return kvtier::takes_time(rules_, pool); }
   /// Whether blocks stay in the pool before this one until they have been written here.
   [[nodiscard]] bool keeps_sources(std::size_t pool) const {
@@ -954,9 +960,10 @@ class ExtentStore final : public Store, private OffloadCalls {
   /// Apart from take_awaited, which mostly has none.
   [[nodiscard, gnu::noinline]] std::vector<Copy> awaited_copies() {
     std::vector<Copy> awaited;
-    for (const auto& [id, blocks] : std::exchange(awaited_, {})) {
+    for (const auto& [id, blocks] : awaited_) {
       awaited.push_back({.id = id, .blocks = blocks, .pool = copies_.at(id).to});
     }
+    awaited_.clear();
     return awaited;
   }
   /// All that has come to a pool since its last copy is one copy.
@@ -989,11 +996,12 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A request's memory is free when what it wrote has been copied.
   void await_writes(Request& request) {
-    for (const auto& [id, blocks] : std::exchange(request.record.writes, {})) {
-      if (copies_.contains(id)) {
+    for (const auto& [id, blocks] : request.record.writes) {
+      if (copies_.find(id) != nullptr) {
         awaited_[id] += blocks;
       }
     }
+    request.record.writes.clear();
   }
   /// Whether a victim of the first pool is among the sources of blocks of the second one.
   [[nodiscard]] bool is_source(const BlockRun& victim, const std::vector<BlockRun>& blocks) const {
@@ -1009,14 +1017,14 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// A victim's memory is free when it has been copied.
   void await_copies_of(const BlockRun& victim) {
-    for (auto& [id, copy] : copies_) {
+    copies_.for_each([&](std::uint64_t id, CopyInFlight& copy) {
       if (copy.to == 1 && !copy.awaited && is_source(victim, copy.blocks)) {
         copy.awaited = true;
         for (const BlockRun& run : copy.blocks) {
-          awaited_[id] += run.size();
+          awaited_[static_cast<std::uint32_t>(id)] += run.size();
         }
       }
-    }
+    });
   }
   /// Before blocks that have arrived are written on.
   void relieve_before_arrival(const CopyInFlight& copy) {
@@ -1726,6 +1734,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   void write_missing(OffloadRecord& record, std::int64_t short_of) {
     ExtentPool& pool = *pools_[1];
     const std::uint32_t copy = next_copy_++;
+    add_copy(copy, 1).blocks = offered_missing_;
     for (const BlockRun& run : offered_missing_) {
       leave_below(1, run);
     }
@@ -1741,7 +1750,6 @@ class ExtentStore final : public Store, private OffloadCalls {
       count_inserted(1, run);
       note_write(&record, copy, run.size());
     }
-    copies_.emplace(copy, CopyInFlight{1, offered_missing_});
     begin_copy({.id = copy}, offered_missing_);
   }
   /// The request's uses count, from the tail to the head.
@@ -1892,8 +1900,10 @@ class ExtentStore final : public Store, private OffloadCalls {
   mutable std::vector<Stretch> behind_;
   std::uint32_t next_copy_ = 0;
   std::vector<Copy> begun_;
-  std::map<std::uint32_t, CopyInFlight> copies_;
-  std::map<std::uint32_t, std::int64_t> awaited_;
+  Window<CopyInFlight> copies_;
+  /// The one that has arrived last.
+  CopyInFlight arrived_;
+  boost::container::flat_map<std::uint32_t, std::int64_t> awaited_;
   /// By pool: the copy that has not begun, and blocks that the next iteration waits for.
   std::vector<std::optional<std::uint32_t>> filling_;
   std::vector<std::vector<BlockRun>> stalling_blocks_;

@@ -502,11 +502,12 @@ void BlockEntries::choose_oldest(std::int64_t blocks) {
 
 std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
   std::vector<Leaving> leaving;
-  const std::vector<PolicyOrder::Chosen> chosen = order_.take_chosen();
+  const std::vector<PolicyOrder::Chosen>& chosen = order_.chosen();
   if (!groups_blocks_) {
     for (const PolicyOrder::Chosen& block : chosen) {
       leaving.push_back({.number = block.entry});
     }
+    order_.clear_chosen();
     return leaving;
   }
   // A policy may choose parts of an entry one after the other.
@@ -535,6 +536,7 @@ std::vector<BlockEntries::Leaving> BlockEntries::take_chosen() {
     change(group_of_[entry]);
     tell(group_of_[entry]);
   }
+  order_.clear_chosen();
   return leaving;
 }
 

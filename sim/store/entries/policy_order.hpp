@@ -99,6 +99,8 @@ class PolicyOrder final : private VictimSet {
   [[nodiscard]] const std::vector<Chosen>& chosen() const { return chosen_; }
   /// In order. They have to leave one after the other, by `remove` or in part.
   [[nodiscard]] std::vector<Chosen> take_chosen() { return std::exchange(chosen_, {}); }
+  /// They have been taken.
+  void clear_chosen() { chosen_.clear(); }
 
   [[nodiscard]] bool filters() const { return admission_ != nullptr; }
   [[nodiscard]] bool admits(EntryKey key) const {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <boost/container/small_vector.hpp>
 
 #include "sim/core/assert.hpp"
 #include "sim/core/streams.hpp"
+#include "sim/core/window.hpp"
 #include "sim/policy/grow.hpp"
 #include "sim/policy/ids.hpp"
 
@@ -32,12 +32,7 @@ class WaitingRequests {
 
   /// The position is later than all before.
   void add(QueuePosition position, std::span<const Stretch> path) {
-    while (slot(position).position != kNotQueued) {
-      double_slots();
-    }
-    Waiting& waiting = slot(position);
-    waiting.position = position;
-    waiting.path.assign(path.begin(), path.end());
+    paths_.add(position.value).assign(path.begin(), path.end());
     for (const Stretch& stretch : path) {
       if (stretch.stream.value >= in_stream_.size()) [[unlikely]] {
         grow(in_stream_, static_cast<std::size_t>(stretch.stream.value) + 1);
@@ -50,16 +45,17 @@ class WaitingRequests {
   }
   /// Returns its path; empty if it was not added.
   Path remove(QueuePosition position) {
-    Waiting& waiting = slot(position);
-    if (waiting.position != position) {
+    const Path* found = paths_.find(position.value);
+    if (found == nullptr) {
       return {};
     }
-    waiting.position = kNotQueued;
-    for (const Stretch& stretch : waiting.path) {
+    const Path path = *found;
+    paths_.remove(position.value);
+    for (const Stretch& stretch : path) {
       Ends& ends = in_stream_[stretch.stream.value];
       ends.erase(std::ranges::lower_bound(ends, position, {}, &PathEnd::position));
     }
-    return std::exchange(waiting.path, {});
+    return path;
   }
   [[nodiscard]] const Ends& in(StreamId stream) const {
     static const Ends kNone;
@@ -76,27 +72,7 @@ class WaitingRequests {
   }
 
  private:
-  struct Waiting {
-    QueuePosition position = kNotQueued;
-    Path path;
-  };
-
-  /// Positions that wait at the same time are near each other.
-  [[nodiscard]] Waiting& slot(QueuePosition position) {
-    return slots_[position.value & (slots_.size() - 1)];
-  }
-  [[gnu::noinline]] void double_slots() {
-    std::vector<Waiting> before(2 * slots_.size());
-    before.swap(slots_);
-    for (Waiting& waiting : before) {
-      if (waiting.position != kNotQueued) {
-        slot(waiting.position) = std::move(waiting);
-      }
-    }
-  }
-
-  /// By position modulo their number, a power of two.
-  std::vector<Waiting> slots_ = std::vector<Waiting>(16);
+  Window<Path> paths_;
   std::vector<Ends> in_stream_;
 };
 
