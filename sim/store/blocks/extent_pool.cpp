@@ -459,19 +459,37 @@ void ExtentPool::join_in_stream(std::uint32_t at) {
   join_ahead(at);
 }
 
+bool ExtentPool::continues(const Extent& ahead, const Extent& behind) const {
+  return ahead.end == behind.begin && ahead.entry == behind.entry &&
+         ahead.holders == behind.holders && ahead.puts == behind.puts &&
+         ahead.pins == behind.pins && ahead.writes == behind.writes &&
+         ahead.loads == behind.loads && ahead.leasable == behind.leasable &&
+         (!knows_age() || ahead.used == behind.used);
+}
+
 void ExtentPool::join_ahead(std::uint32_t at) {
   const Extent& joined = extents_[at];
-  if (joined.ahead == kNone) {
-    return;
-  }
-  Extent& ahead = extents_[joined.ahead];
-  if (ahead.end == joined.begin && ahead.entry == joined.entry && ahead.holders == joined.holders &&
-      ahead.puts == joined.puts && ahead.pins == joined.pins && ahead.writes == joined.writes &&
-      ahead.loads == joined.loads && ahead.leasable == joined.leasable &&
-      (!knows_age() || ahead.used == joined.used)) {
-    ahead.end = joined.end;
+  if (joined.ahead != kNone && continues(extents_[joined.ahead], joined)) {
+    extents_[joined.ahead].end = joined.end;
     extents_[at].entry = kNone;  // its blocks stay
     free_extent(at);
+  }
+}
+
+void ExtentPool::insert_into_group(Extent made) {
+  made.entry = policies_->insert(run_of(made));
+  if (made.pins == 0 && !is_leased(made)) {
+    policies_->offer(run_of(made), made.entry, true);
+  }
+  std::uint32_t at = locate(made.stream, made.begin);
+  if (at != kNone && continues(extents_[at], made)) {
+    extents_[at].end = made.end;
+  } else {
+    at = make(made);
+    link_in_stream(at);
+  }
+  if (const std::uint32_t behind = extents_[at].behind; behind != kNone) {
+    join_ahead(behind);
   }
 }
 
@@ -595,10 +613,7 @@ std::uint32_t ExtentPool::join_back(std::uint32_t at) {
 void ExtentPool::append(std::uint32_t at) {
   if (is_ranked()) {
     learn(at);
-    // It may not leave yet.
-    if (groups() == nullptr || is_evictable(at)) {
-      refresh(at);
-    }
+    refresh(at);
     return;
   }
   Extent& extent = extents_[at];
@@ -853,6 +868,10 @@ void ExtentPool::insert(const BlockRun& whole, bool arrived) {
       made.pins = made.writes = 1;
       evictable_ -= made.size();
     }
+    if (groups() != nullptr) {
+      insert_into_group(made);
+      return;
+    }
     const std::uint32_t back = is_ranked() ? kNone : ends_of(made).back;
     if (back != kNone && follows(extents_[back], made)) {
       Extent& joined = extents_[back];
@@ -864,7 +883,6 @@ void ExtentPool::insert(const BlockRun& whole, bool arrived) {
     const std::uint32_t at = make(made);
     link_in_stream(at);
     append(at);
-    join_in_stream(at);
   });
 }
 

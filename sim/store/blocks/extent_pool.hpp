@@ -415,6 +415,10 @@ class ExtentPool {
   /// of several blocks.
   void join_in_stream(std::uint32_t at);
   void join_ahead(std::uint32_t at);
+  /// Whether an extent of such a policy may become a part of the one ahead in its stream.
+  [[nodiscard]] bool continues(const Extent& ahead, const Extent& behind) const;
+  /// Blocks that come in become a part of the extent ahead, if they are alike.
+  void insert_into_group(Extent made);
   [[nodiscard]] static BlockRun run_of(const Extent& extent, End first = End::head) {
     return {extent.stream, extent.begin, extent.end, first};
   }
