@@ -51,6 +51,7 @@ BlockBatcher::BlockBatcher(const Setup& setup)
               config_.system.blocks->publication < Publication::end),
       unequal_sizes_(has_unequal_layers(config_) ? stored_layer_sizes(config_)
                                                  : std::vector<Bytes>()),
+      checks_sums_(setup.plain_store),
       whole_response_(config_.system.blocks->whole_response),
       takes_promised_(whole_response_ && config_.system.blocks->publication == Publication::never),
       delays_duplicates_(config_.system.blocks->delays_duplicates),
@@ -132,7 +133,13 @@ BlockBatcher::BlockBatcher(const Setup& setup)
   writes_back_ = accounts_.size() > 1 && rules.edges[0].write == Write::on_evict;
   ahead_ = blocks_ahead(rules);
   loads_beside_writes_ = has_victims_behind(rules);
-  offers_responses_ = store_->offloads() && rules.edges.front().responses == Responses::computed;
+  const bool responses_behind =
+      rules.pools.size() > 1 && rules.edges.front().responses == Responses::computed;
+  offers_responses_ = store_->offloads() && responses_behind;
+  const auto is_filtered = [](const PoolRules& pool) { return filters_admission(pool); };
+  // A tree takes a response at its end.
+  notes_responses_ = !is_tree_ && (rules.publication == Publication::computed || responses_behind ||
+                                   std::ranges::any_of(rules.pools, is_filtered) || bytes_);
 }
 
 void BlockBatcher::on_turn(SessionSlot slot) {
@@ -309,6 +316,36 @@ void BlockBatcher::check_invariants() const {
   KVTIER_ASSERT(ended_.empty() && next_copies_.empty() && kept_.empty() && !any_copies(),
                 "the tier behind knows of all that ended");
   KVTIER_ASSERT(!prefetch_ || !prefetch_->is_fetching(), "what was fetched has come");
+  check_sums();
+}
+
+void BlockBatcher::check_sums() const {
+  std::int64_t decoding = 0;
+  Tokens context;
+  std::int64_t reserved = 0;
+  std::int64_t promised = 0;
+  const auto add = [&](SessionSlot slot) {
+    const Work& work = work_[slot];
+    const std::int64_t held = blocks(work.held);
+    reserved +=
+        computed(slot) < work.prompt ? std::max<std::int64_t>(0, blocks(work.prompt) - held) : 0;
+    promised += std::max<std::int64_t>(0, blocks(whole_context(work)) - held);
+  };
+  for (const Running& one : running_) {
+    add(one.slot);
+    if (work_[one.slot].decodes) {
+      ++decoding;
+      context += computed(one.slot);
+      KVTIER_ASSERT(generated(one.slot) < requests_.request(one.slot).output &&
+                        computed(one.slot) <= work_[one.slot].held_blocks_end,
+                    "a request is due when its response ends or takes memory");
+    }
+  }
+  std::ranges::for_each(loading_, add);
+  KVTIER_ASSERT(decoding == decoding_ && context == decoding_context_,
+                "requests that decode are counted");
+  KVTIER_ASSERT(reserved == reserved_ && promised == promised_,
+                "blocks that requests lack are counted");
 }
 
 // ---- What runs next ----
@@ -384,8 +421,8 @@ void BlockBatcher::prefetch_to_first(SessionSlot slot) {
   Match match = store_->match(prompt_of(slot));
   const Room room{.taken = match.tokens,
                   .needed = match.tokens,
-                  .watermark = watermark_ + (whole_response_ ? promised_blocks() : 0),
-                  .reserved = reserved_blocks()};
+                  .watermark = watermark_ + (whole_response_ ? promised_ : 0),
+                  .reserved = reserved_};
   const auto id = match.waits ? std::nullopt : acquire_blocks(slot, room, match);
   if (!id) {
     prefetch_waits_ = true;
@@ -460,19 +497,19 @@ std::optional<SimDuration> BlockBatcher::tpot() const {
   const SimTime until = gpu_ == Gpu::idle ? backend_.now() : iteration_since_;
   SimDuration time;
   std::int64_t tokens = 0;
-  for (const SessionSlot slot : running_) {
-    if (const std::int64_t later = work_[slot].generated.value - 1; later > 0) {
+  for (const Running& one : running_) {
+    if (const std::int64_t later = generated(one.slot).value - 1; later > 0) {
       tokens += later;
-      time += until - requests_.request(slot).first_token;
+      time += until - requests_.request(one.slot).first_token;
     }
   }
   return tokens > 0 ? std::optional(time / tokens) : last_tpot_;
 }
 
 void BlockBatcher::for_each_running(const std::function<void(SimTime, Tokens)>& visit) const {
-  for (const SessionSlot slot : running_) {
-    if (work_[slot].generated.value > 0) {
-      const RequestRecord& r = requests_.request(slot);
+  for (const Running& one : running_) {
+    if (generated(one.slot).value > 0) {
+      const RequestRecord& r = requests_.request(one.slot);
       visit(r.first_token, predictor_.predict(r.session, r.turn, r.output));
     }
   }
@@ -519,6 +556,9 @@ void BlockBatcher::note_wait() {
 void BlockBatcher::schedule() {
   store_->advance(backend_.now());
   start_copies();
+  if (checks_sums_) [[unlikely]] {
+    check_sums();
+  }
   prompts_.clear();
   reads_written_ = false;
   const bool preempted = plan();
@@ -567,31 +607,21 @@ void BlockBatcher::launch() {
     parts_.push_back({.added = work.chunk, .past = work.computed});
     keys_.push_back(request_key(slot));
   }
-  decoding_ = 0;
-  context_ = Tokens(0);
-  Tokens least = kMostIterations;
-  for (const SessionSlot slot : running_) {
-    const Work& work = work_[slot];
-    if (work.decodes_now) {
-      ++decoding_;
-      context_ += work.computed + Tokens(1);
-      least = std::min(least, requests_.request(slot).output - work.generated);
-    }
-  }
   gpu_since_ = iteration_since_ = backend_.now();
   stopping_ = false;
   if (!prompts_.empty()) {
     if (!begin_fetch_for_iteration()) {
       start_iteration();
     }
-  } else if (decoding_ > 0) {
+  } else if (decode_batch() > 0) {
     gpu_ = Gpu::decode;
     if (backend_.wants_running()) [[unlikely]] {
       tell_running();
     }
-    backend_.start_decode({.batch = decoding_,
-                           .context = context_,
-                           .iterations = iterations_within_room(least.value)});
+    const std::int64_t end = std::ranges::min_element(running_, {}, &Running::end)->end;
+    backend_.start_decode({.batch = decode_batch(),
+                           .context = decode_context(),
+                           .iterations = iterations_within_room(end - decoded_)});
   } else if (some_left_ || !next_copies_.empty() || was_delayed) {
     // A request whose load has ended during the delay joins the next plan.
     about_to_schedule_ = true;
@@ -646,8 +676,8 @@ void BlockBatcher::start_iteration() {
   backend_.start_iteration(
       {.parts = parts_,
        .keys = keys_,
-       .decode_batch = decoding_,
-       .decode_context = context_,
+       .decode_batch = decode_batch(),
+       .decode_context = decode_context(),
        .loads = {&load, loads ? std::size_t{1} : std::size_t{0}},
        .schedule = {.sizes = unequal_sizes_,
                     .whole = loads && waits_for_whole_load(config_, accounts_[1]->medium())}});
@@ -663,10 +693,10 @@ SessionSlot BlockBatcher::turn_without_room() const {
 void BlockBatcher::tell_running() {
   std::vector<EntryKey> keys;
   std::vector<Tokens> contexts;
-  for (const SessionSlot slot : running_) {
-    if (work_[slot].decodes_now) {
+  for (const auto& [slot, end, due] : running_) {
+    if (decodes_ && work_[slot].decodes) {
       keys.push_back(request_key(slot));
-      contexts.push_back(work_[slot].computed + Tokens(1));
+      contexts.push_back(computed(slot) + Tokens(1));
     }
   }
   if (backend_.has_bytes()) {
@@ -688,12 +718,11 @@ void BlockBatcher::refuse_turn(SessionSlot slot) const {
 bool BlockBatcher::plan() {
   Tokens budget = budget_;
   if (prompts_first_) {
-    for (const SessionSlot slot : running_) {
-      work_[slot].decodes_now = false;
-    }
     admit_all(budget);
-    return prompts_.empty() && !make_room(budget);
+    decodes_ = prompts_.empty();
+    return decodes_ && !make_room(budget);
   }
+  decodes_ = true;
   const bool preempted = !make_room(budget);
   if (!preempted) {
     admit_all(budget);
@@ -703,32 +732,41 @@ bool BlockBatcher::plan() {
 
 bool BlockBatcher::make_room(Tokens& budget) {
   bool preempted = false;
-  for (std::size_t i = 0; i < running_.size();) {
-    const SessionSlot slot = running_[i];
+  for (std::size_t i = 0;;) {
+    // Others decode on in the memory that they have.
+    const auto from = running_.begin() + static_cast<std::ptrdiff_t>(i);
+    const std::int64_t most = std::min(running_.end() - from, budget.value);
+    const std::int64_t others = first_due(from, from + most, decoded_ + 1) - from;
+    budget -= Tokens(others);
+    i += static_cast<std::size_t>(others);
+    if (i == running_.size()) {
+      return !preempted;
+    }
+    const SessionSlot slot = running_[i].slot;
     Work& work = work_[slot];
-    const bool decodes = work.computed >= work.prompt;
-    const Tokens more = decodes ? std::min(budget, Tokens(1))
-                                : std::min({budget, chunk_, work.prompt - work.computed});
-    work.decodes_now = false;
+    const Tokens known = computed(slot);
+    const bool decodes = known >= work.prompt;
+    const Tokens more =
+        decodes ? std::min(budget, Tokens(1)) : std::min({budget, chunk_, work.prompt - known});
     bool runs = true;
-    while (runs && more.value > 0 && !grow(slot, work.computed + more)) {
+    while (runs && more.value > 0 && !grow(slot, known + more)) {
       preempted = true;
       runs = make_way(i, budget);
     }
     if (!runs) {
       continue;
     }
-    ++i;
-    if (more.value > 0) {
-      budget -= more;
-      work.decodes_now = decodes;
-      if (!decodes) {
-        work.chunk = more;
-        prompts_.push_back(slot);
-      }
+    budget -= more;
+    if (decodes && more.value > 0) {
+      begin_decoding(running_[i]);
+    } else if (decodes) {
+      stop_decoding(running_[i]);
+    } else if (more.value > 0) {
+      work.chunk = more;
+      prompts_.push_back(slot);
     }
+    ++i;
   }
-  return !preempted;
 }
 
 std::size_t BlockBatcher::victim(std::size_t next) const {
@@ -739,18 +777,22 @@ std::size_t BlockBatcher::victim(std::size_t next) const {
   // they are computed, requests that have their part of it stay.
   const auto first =
       running_.begin() + static_cast<std::ptrdiff_t>(found_when_scheduled_ ? 0 : next);
-  return static_cast<std::size_t>(
-      std::max_element(first, running_.end(),
-                       [&](SessionSlot a, SessionSlot b) { return precedes(a, b); }) -
-      running_.begin());
+  return static_cast<std::size_t>(std::max_element(first, running_.end(),
+                                                   [&](const Running& a, const Running& b) {
+                                                     return precedes(a.slot, b.slot);
+                                                   }) -
+                                  running_.begin());
 }
 
 bool BlockBatcher::make_way(std::size_t& next, Tokens& budget) {
   const std::size_t place = victim(next);
-  const SessionSlot slot = running_[place];
+  const SessionSlot slot = running_[place].slot;
   const bool itself = place == next;
   if (place < next) {
-    budget += work_[slot].decodes_now ? Tokens(1) : work_[slot].chunk;
+    const Work& work = work_[slot];
+    const Tokens more = work.decodes ? Tokens(1) : work.chunk;
+    take(slot, computed(slot) + more);
+    budget += more;
     std::erase(prompts_, slot);
     --next;
   }
@@ -775,10 +817,17 @@ bool BlockBatcher::grow(SessionSlot slot, Tokens tokens) {
     if (!store_->grow(work.id, context(work, tokens))) {
       return false;
     }
+    count_lacking(work, -1);
     work.held_blocks_end = Tokens(blocks(tokens) * block_);
+    count_lacking(work, 1);
   }
   work.held = tokens;
   return true;
+}
+
+void BlockBatcher::count_lacking(const Work& work, std::int64_t times) {
+  reserved_ += times * lacking_blocks(work, work.prompt);
+  promised_ += times * lacking_blocks(work, whole_context(work));
 }
 
 void BlockBatcher::take(SessionSlot slot, Tokens tokens) {
@@ -805,7 +854,6 @@ void BlockBatcher::set_preempted(SessionSlot slot) {
   }
   work.prompt = work.content.prompt.tokens + work.generated;
   work.chunk = Tokens(0);
-  work.decodes_now = false;
   ++preemptions_;
   requests_.preempted(slot);
 }
@@ -872,7 +920,7 @@ BlockBatcher::Admitted BlockBatcher::admit_to_fetch(SessionSlot slot) {
   const Room room{.taken = work.prompt,
                   .needed = work.prompt,
                   .watermark = running_.empty() ? 0 : watermark_,
-                  .reserved = reserved_blocks(),
+                  .reserved = reserved_,
                   .arrives = true};
   if (!acquire(slot, room, match)) {
     return Admitted::no_room;
@@ -902,7 +950,8 @@ void BlockBatcher::on_arrived(SessionSlot slot) {
 }
 
 void BlockBatcher::keep(SessionSlot slot) {
-  const Work& work = work_[slot];
+  Work& work = work_[slot];
+  bring_up_to_date(work);
   kept_.emplace(requests_.number(slot), Kept{work.id, context(work, work.held)});
   leave_running(slot);
 }
@@ -954,10 +1003,10 @@ BlockBatcher::Admitted BlockBatcher::admit(SessionSlot slot, Tokens& budget) {
   // A release says that all of it has KV, so a request that waits takes no more than it found.
   const Room room{
       .taken = waits ? match.tokens : std::max(match.tokens, known + chunk),
-      .needed = whole_response_ ? whole_context(slot) : work.prompt,
-      .watermark = (running_.empty() ? 0 : watermark_) + (whole_response_ ? promised_blocks() : 0),
+      .needed = whole_response_ ? whole_context(work) : work.prompt,
+      .watermark = (running_.empty() ? 0 : watermark_) + (whole_response_ ? promised_ : 0),
       // The promised blocks include those that the prompts of others lack.
-      .reserved = waits && !whole_response_ ? reserved_blocks() : 0};
+      .reserved = waits && !whole_response_ ? reserved_ : 0};
   if (!acquire(slot, room, match)) {
     return Admitted::no_room;
   }
@@ -994,10 +1043,11 @@ void BlockBatcher::hold(SessionSlot slot, RequestId id, Tokens held, Match& matc
   work.in_store = true;
   work.held = held;
   work.held_blocks_end = Tokens(blocks(held) * block_);
+  count_lacking(work, 1);
   work.loads = match.tokens - match.by_pool[0];
   work.loads_end = match.tokens;
-  work.far = match.far;
-  work.from_second = match.by_place[1];
+  work.far = std::move(match.far);
+  work.from_second = std::move(match.by_place[1]);
   work.loads_from_behind = match.by_pool.size() > 2 ? work.loads - match.by_pool[1] : Tokens(0);
   if (!std::exchange(work.counted, true)) {
     match.count_fetched(work.prefetched);
@@ -1029,9 +1079,9 @@ bool BlockBatcher::join(SessionSlot slot, Tokens& budget) {
 void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
   if (takes_promised_) {
     // Responses that are longer than was predicted may have taken it.
-    static_cast<void>(grow(slot, whole_context(slot)));
+    static_cast<void>(grow(slot, whole_context(work_[slot])));
   }
-  running_.push_back(slot);
+  running_.push_back({slot});
   work_[slot].chunk = chunk;
   budget = one_prompt_ ? Tokens(0) : budget - chunk;
   prompts_.push_back(slot);
@@ -1039,20 +1089,59 @@ void BlockBatcher::run(SessionSlot slot, Tokens chunk, Tokens& budget) {
 
 bool BlockBatcher::is_being_computed(SessionSlot slot, const Match& match) const {
   const Tokens end((match.tokens.value / block_ + 1) * block_);
-  return std::any_of(running_.begin(), running_.end(), [&](SessionSlot other) {
-    return work_[other].computed < std::min(end, work_[other].prompt) &&
+  return std::ranges::any_of(prompts_, [&](SessionSlot other) {
+    return work_[other].computed < end &&
            contexts_.streams().common(prompt_of(other), prompt_of(slot)) >= end;
   });
 }
 
-std::int64_t BlockBatcher::promised_blocks() const {
-  std::int64_t sum = 0;
-  const auto add = [&](SessionSlot slot) {
-    sum += std::max<std::int64_t>(0, blocks(whole_context(slot)) - blocks(work_[slot].held));
-  };
-  std::for_each(running_.begin(), running_.end(), add);
-  std::for_each(loading_.begin(), loading_.end(), add);
-  return sum;
+// ---- Requests that decode ----
+
+void BlockBatcher::bring_up_to_date(Work& work) const {
+  const Tokens more = decoded_since(work);
+  work.computed += more;
+  work.generated += more;
+  work.since = decoded_;
+  work.held = std::max(work.held, work.computed);
+}
+
+void BlockBatcher::begin_decoding(Running& one) {
+  Work& work = work_[one.slot];
+  if (!std::exchange(work.decodes, true)) {
+    work.since = decoded_;
+    one.end = decoded_ + (requests_.request(one.slot).output - work.generated).value;
+    ++decoding_;
+    decoding_context_ += work.computed;
+  }
+  set_due(one);
+}
+
+void BlockBatcher::stop_decoding(Running& one) {
+  Work& work = work_[one.slot];
+  if (work.decodes) {
+    bring_up_to_date(work);
+    work.decodes = false;
+    --decoding_;
+    decoding_context_ -= work.computed;
+    one = {one.slot};
+  }
+}
+
+template <class Visit>
+void BlockBatcher::for_each_due(Visit visit) {
+  auto one = running_.begin();
+  while ((one = first_due(one, running_.end(), decoded_)) != running_.end()) {
+    visit(*one++);
+  }
+}
+
+void BlockBatcher::set_due(Running& one) const {
+  const Work& work = work_[one.slot];
+  Tokens next = std::max(work.held + Tokens(1), work.held_blocks_end);
+  if (notes_responses_) {
+    next = std::min(next, Tokens((work.computed.value / block_ + 1) * block_));
+  }
+  one.due = std::min(one.end, work.since + (next - work.computed).value);
 }
 
 void BlockBatcher::note_found(SessionSlot slot, const Match& match) {
@@ -1197,31 +1286,25 @@ void BlockBatcher::end_load(SessionSlot slot) {
   stop_decode();
 }
 
-std::int64_t BlockBatcher::reserved_blocks() const {
-  std::int64_t sum = 0;
-  const auto add = [&](SessionSlot slot) {
-    const Work& work = work_[slot];
-    sum += work.computed < work.prompt
-               ? std::max<std::int64_t>(0, blocks(work.prompt) - blocks(work.held))
-               : 0;
-  };
-  std::for_each(running_.begin(), running_.end(), add);
-  std::for_each(loading_.begin(), loading_.end(), add);
-  return sum;
-}
-
 /// Offers the blocks that the iteration computes, and those of requests that have ended.
 void BlockBatcher::offer_all() {
   if (!store_->offloads()) {
     return;
   }
-  for (const SessionSlot slot : running_) {
+  const auto offer = [&](SessionSlot slot) {
     Work& work = work_[slot];
-    const Tokens end = work.computed + (work.decodes_now ? Tokens(1) : work.chunk);
-    if (work.chunk.value > 0 || work.offers_again || (work.decodes_now && offers_responses_)) {
+    const bool decodes = decodes_ && work.decodes;
+    if (work.chunk.value > 0 || work.offers_again || (decodes && offers_responses_)) {
       set_request(request_key(slot));
-      work.offers_again = !store_->offer(work.id, end);
+      work.offers_again =
+          !store_->offer(work.id, computed(slot) + (decodes ? Tokens(1) : work.chunk));
+      some_offer_again_ = some_offer_again_ || work.offers_again;
     }
+  };
+  if (std::exchange(some_offer_again_, false) || offers_responses_) {
+    std::ranges::for_each(running_, offer, &Running::slot);
+  } else {
+    std::ranges::for_each(prompts_, offer);
   }
   end_requests();
   take_copies();
@@ -1381,15 +1464,17 @@ void BlockBatcher::finish_iteration() {
   for (const PrefillPart& part : parts_) {
     added += part.added;
   }
-  if (decoding_ > 0) {
-    decode_per_request_ += decode_part / decoding_;
+  if (decode_batch() > 0) {
+    decode_per_request_ += decode_part / decode_batch();
   }
-  std::vector<SessionSlot> ended;
-  for (const SessionSlot slot : running_) {
+  count_decoded(decodes_ ? 1 : 0);
+  complete_.clear();
+  for_each_due([&](Running& one) {
+    const SessionSlot slot = one.slot;
     Work& work = work_[slot];
     RequestRecord& r = requests_.request(slot);
-    if (work.decodes_now) {
-      decode(slot, 1);
+    if (work.decodes) {
+      decode(one);
     } else if (work.chunk.value > 0) {
       r.prefill_compute += prefill * work.chunk.value / added.value;
       if (loads) {
@@ -1402,7 +1487,7 @@ void BlockBatcher::finish_iteration() {
       work.computed += std::exchange(work.chunk, Tokens(0));
       note_computed(slot);
       if (work.computed < work.prompt) {
-        continue;
+        return;
       }
       if (work.generated.value == 0) {
         requests_.first_token(slot);
@@ -1411,12 +1496,10 @@ void BlockBatcher::finish_iteration() {
       ++work.generated.value;
     }
     if (work.generated == r.output) {
-      ended.push_back(slot);
+      complete_.push_back(slot);
     }
-  }
-  for (const SessionSlot slot : ended) {
-    finish_turn(slot);
-  }
+  });
+  std::ranges::for_each(complete_, [&](SessionSlot slot) { finish_turn(slot); });
   settle();
 }
 
@@ -1424,10 +1507,10 @@ void BlockBatcher::report_iterations(std::int64_t iterations) {
   if (!requests_.reports_iterations()) {
     return;
   }
-  for (const SessionSlot slot : running_) {
-    const Work& work = work_[slot];
-    if (work.decodes_now || work.chunk.value > 0) {
-      requests_.add_to_iteration(slot, work.decodes_now ? Tokens(0) : work.chunk);
+  for (const auto& [slot, end, due] : running_) {
+    const Tokens chunk = work_[slot].chunk;
+    if ((decodes_ && work_[slot].decodes) || chunk.value > 0) {
+      requests_.add_to_iteration(slot, chunk);
     }
   }
   requests_.report_iterations(iteration_since_, iterations);
@@ -1443,40 +1526,36 @@ void BlockBatcher::finish_decode(std::int64_t iterations) {
   decode_per_request_ += duration / decoding_;
   last_tpot_ = duration / iterations;
   on_decoded(iterations);
-  std::vector<SessionSlot> ended;
-  for (const SessionSlot slot : running_) {
-    Work& work = work_[slot];
-    if (work.decodes_now) {
-      decode(slot, iterations);
-      if (work.generated == requests_.request(slot).output) {
-        ended.push_back(slot);
+  count_decoded(iterations);
+  complete_.clear();
+  for_each_due([&](Running& one) {
+    if (work_[one.slot].decodes) {
+      decode(one);
+      if (one.end == decoded_) {
+        complete_.push_back(one.slot);
       }
     }
-  }
-  for (const SessionSlot slot : ended) {
-    finish_turn(slot);
-  }
+  });
+  std::ranges::for_each(complete_, [&](SessionSlot slot) { finish_turn(slot); });
 }
 
-void BlockBatcher::decode(SessionSlot slot, std::int64_t iterations) {
-  Work& work = work_[slot];
-  work.generated += Tokens(iterations);
-  const Tokens computed = work.computed + Tokens(iterations);
+void BlockBatcher::decode(Running& one) {
+  Work& work = work_[one.slot];
+  const Tokens before = work.computed;
   // A decode is as long as the free blocks last.
-  take(slot, computed);
-  const bool fills_block = computed.value / block_ > work.computed.value / block_;
-  work.computed = computed;
-  // A tree takes a response at its end.
-  if (fills_block && !is_tree_) {
-    note_computed(slot);
+  take(one.slot, computed(one.slot));
+  bring_up_to_date(work);
+  if (notes_responses_ && work.computed.value / block_ > before.value / block_) {
+    note_computed(one.slot);
   }
+  set_due(one);
 }
 
 std::int64_t BlockBatcher::iterations_to_offer() const {
   std::int64_t least = kMostIterations.value;
-  for (const SessionSlot slot : running_) {
-    if (work_[slot].decodes_now) {
-      least = std::min(least, block_tokens_[1] - work_[slot].computed.value % block_tokens_[1]);
+  for (const auto& [slot, end, due] : running_) {
+    if (work_[slot].decodes) {
+      least = std::min(least, block_tokens_[1] - computed(slot).value % block_tokens_[1]);
     }
   }
   return std::max<std::int64_t>(1, least - 1);
@@ -1496,10 +1575,9 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
 std::int64_t BlockBatcher::iterations_within(std::int64_t available, std::int64_t most) const {
   const auto fits = [&](std::int64_t iterations) {
     std::int64_t left = available;
-    for (const SessionSlot slot : running_) {
-      const Work& work = work_[slot];
-      const Tokens lacking = work.computed + Tokens(iterations) - work.held_blocks_end;
-      left -= work.decodes_now && lacking.value > 0 ? blocks(lacking) : 0;
+    for (const Running& one : running_) {
+      const Work& work = work_[one.slot];
+      left -= work.decodes ? lacking_blocks(work, computed(one.slot) + Tokens(iterations)) : 0;
     }
     return left >= 0;
   };
@@ -1538,6 +1616,7 @@ void BlockBatcher::finish_turn(SessionSlot slot) {
 
 void BlockBatcher::let_go(SessionSlot slot) {
   Work& work = work_[slot];
+  bring_up_to_date(work);
   set_request(request_key(slot));
   const Tokens left = takes_promised_ ? work.computed : work.held;
   const bool grown = store_->grow(work.id, context(work, left));
@@ -1547,7 +1626,10 @@ void BlockBatcher::let_go(SessionSlot slot) {
 }
 
 void BlockBatcher::leave_running(SessionSlot slot) {
-  running_.erase(std::find(running_.begin(), running_.end(), slot));
+  const auto one = std::ranges::find(running_, slot, &Running::slot);
+  stop_decoding(*one);
+  running_.erase(one);
+  count_lacking(work_[slot], -1);
   --slots_;
   lacks_room_ = prefetch_waits_ = false;
 }

@@ -117,15 +117,19 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
     Tokens prompt;
     /// With whole_response: its context at its end, as predicted.
     Tokens expected;
-    /// KV exists, and memory is taken, of so many.
+    /// KV exists, and memory is taken, of so many. While it decodes, they and `generated` are those
+    /// at `since`: see computed(slot) and generated(slot).
     Tokens computed;
     Tokens held;
+    Tokens generated;
     /// The end of the last block that is held.
     Tokens held_blocks_end;
-    Tokens generated;
-    /// In the iteration in work: tokens of its prompt, or one of its response.
+    /// Tokens of its prompt in the iteration in work.
     Tokens chunk;
-    bool decodes_now = false;
+    /// It decodes in each iteration that has decodes.
+    bool decodes = false;
+    /// A value of `decoded_`.
+    std::int64_t since = 0;
     /// Tokens that it, or its iteration, loads, and those of them that are fetched first.
     Tokens loads;
     Tokens loads_from_behind;
@@ -147,12 +151,21 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
     std::uint32_t prefetch = 0;
     Tokens prefetched;
   };
+  /// A running request. While it decodes, its Work stays as it is until it is due: when its
+  /// response ends, or when the store has to hear of a block. Its tokens follow from `decoded_`.
+  struct Running {
+    SessionSlot slot = 0;
+    /// The values of `decoded_` at which its response ends and at which it is due. A request that
+    /// does not decode is due in each iteration.
+    std::int64_t end = INT64_MAX;
+    std::int64_t due = 0;
+  };
   enum class Admitted : std::uint8_t { runs, loads, later, no_room };
 
   // The scheduler's choices.
 
   /// Sets `chunk` of the requests whose prompts the next iteration computes, which are in prompts_,
-  /// and `decodes_now` of those that decode. Returns whether a request was preempted.
+  /// `decodes` of those that decode in it, and `decodes_`. Returns whether a request was preempted.
   virtual bool plan();
   /// Whether a request may be admitted before the running decode ends.
   [[nodiscard]] virtual bool has_candidate() const;
@@ -220,6 +233,7 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   }
   /// Inserts by priority.
   void insert(std::vector<SessionSlot>& slots, SessionSlot slot) const;
+  /// Memory for so many tokens. False: there is no room.
   [[nodiscard]] bool grow(SessionSlot slot, Tokens tokens);
   /// The same, where there is room.
   void take(SessionSlot slot, Tokens tokens);
@@ -248,11 +262,45 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   /// A running request is about to compute the first block that this one misses.
   [[nodiscard]] bool is_being_computed(SessionSlot slot, const Match& match) const;
   /// KV of the request when it ends, as far as it is known and fits.
-  [[nodiscard]] Tokens whole_context(SessionSlot slot) const {
-    return std::max(work_[slot].prompt, work_[slot].expected);
+  [[nodiscard]] static Tokens whole_context(const Work& work) {
+    return std::max(work.prompt, work.expected);
   }
-  /// Blocks that running requests take until they end.
-  [[nodiscard]] std::int64_t promised_blocks() const;
+  // Requests that decode.
+
+  [[nodiscard]] Tokens computed(SessionSlot slot) const {
+    return work_[slot].computed + decoded_since(work_[slot]);
+  }
+  [[nodiscard]] Tokens generated(SessionSlot slot) const {
+    return work_[slot].generated + decoded_since(work_[slot]);
+  }
+  [[nodiscard]] Tokens decoded_since(const Work& work) const {
+    return work.decodes ? Tokens(decoded_ - work.since) : Tokens(0);
+  }
+  void bring_up_to_date(Work& work) const;
+  /// A request whose prompt is computed decodes from now on, unless it does already.
+  void begin_decoding(Running& one);
+  void stop_decoding(Running& one);
+  /// The first of some running requests that is due at this value of `decoded_`.
+  [[nodiscard]] static std::vector<Running>::iterator first_due(
+      std::vector<Running>::iterator begin, std::vector<Running>::iterator end,
+      std::int64_t decoded) {
+    return std::find_if(begin, end, [&](const Running& one) { return one.due <= decoded; });
+  }
+  template <class Visit>
+  void for_each_due(Visit visit);
+  void set_due(Running& one) const;
+  /// The part of the planned iteration, or of the one in work, that decodes.
+  [[nodiscard]] std::int64_t decode_batch() const { return decodes_ ? decoding_ : 0; }
+  [[nodiscard]] Tokens decode_context() const {
+    return decodes_ ? decoding_context_ + Tokens(decoding_) : Tokens(0);
+  }
+
+  /// The request has (1) or has no more (-1) the memory that its Work says.
+  void count_lacking(const Work& work, std::int64_t times);
+  [[nodiscard]] std::int64_t lacking_blocks(const Work& work, Tokens tokens) const {
+    return tokens > work.held_blocks_end ? blocks(tokens - work.held_blocks_end) : 0;
+  }
+  void check_sums() const;
   void note_found(SessionSlot slot, const Match& match);
   void note_prefetch(SessionSlot slot, const Match& match);
   /// What was found in the tier to which KV is prefetched, and in faster ones.
@@ -293,8 +341,6 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   void share_merged(SessionSlot slot, Tokens tokens);
   void start_load(SessionSlot slot);
   void end_load(SessionSlot slot);
-  /// Blocks that those who have memory and have not computed them yet will take.
-  [[nodiscard]] std::int64_t reserved_blocks() const;
   void offer_all();
   /// The tier behind learns of all that have ended.
   void end_requests();
@@ -321,8 +367,13 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   void report_iterations(std::int64_t iterations);
   [[gnu::noinline]] void tell_running();
   void finish_decode(std::int64_t iterations);
-  /// The request has so many tokens more.
-  void decode(SessionSlot slot, std::int64_t iterations);
+  /// All that decode have so many tokens more.
+  void count_decoded(std::int64_t iterations) {
+    decoded_ += iterations;
+    decoding_context_ += Tokens(decoding_ * iterations);
+  }
+  /// The store hears of the tokens that a request has decoded.
+  void decode(Running& one);
   void finish_turn(SessionSlot slot);
   /// It ends, and its memory stays until let_go_kept.
   void keep(SessionSlot slot);
@@ -403,6 +454,11 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   /// KV of the first layers together, for a model whose layers differ in it.
   std::vector<Bytes> unequal_sizes_;
   bool offers_responses_;
+  /// A request has to be offered again, of those that run.
+  bool some_offer_again_ = false;
+  /// The store wants to know when a block of a response is computed.
+  bool notes_responses_;
+  bool checks_sums_;
   bool whole_response_;
   /// Memory of a whole response is taken at once, as HBM keeps nothing that could use it meanwhile.
   bool takes_promised_;
@@ -420,7 +476,18 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
 
   std::vector<Work> work_;  // by session
   /// In the order of their admission.
-  std::vector<SessionSlot> running_;
+  std::vector<Running> running_;
+  /// Iterations of decodes so far.
+  std::int64_t decoded_ = 0;
+  /// Those of `running_` that decode, and the sum of their computed tokens.
+  std::int64_t decoding_ = 0;
+  Tokens decoding_context_;
+  /// The planned iteration, or the one in work, has decodes.
+  bool decodes_ = false;
+  /// Blocks that requests with memory, running or loading, lack for their prompts, and for their
+  /// whole contexts.
+  std::int64_t reserved_ = 0;
+  std::int64_t promised_ = 0;
   /// Preempted requests and those that were passed over. They ask again before the queue, or in
   /// order of priority.
   std::vector<SessionSlot> asks_again_;
@@ -477,9 +544,10 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   bool some_left_ = false;
   bool lacks_room_ = false;
   std::vector<SessionSlot> prompts_;
-  std::vector<PrefillPart> parts_;  // those of prompts_
-  std::vector<EntryKey> keys_;      // those of prompts_
-  std::vector<KvPiece> pieces_;     // of the transfer that is started
+  std::vector<SessionSlot> complete_;  // by the iteration that ends
+  std::vector<PrefillPart> parts_;     // those of prompts_
+  std::vector<EntryKey> keys_;         // those of prompts_
+  std::vector<KvPiece> pieces_;        // of the transfer that is started
   /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
   /// of the planned one has begun.
   std::optional<TransferId> load_;
@@ -487,8 +555,6 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   /// Tokens that the iteration in work loads, and those of them that are fetched first.
   Tokens loaded_now_;
   Tokens fetched_now_;
-  std::int64_t decoding_ = 0;
-  Tokens context_;
   SimDuration decode_per_request_;
   /// The mean iteration of the last decode that has ended.
   std::optional<SimDuration> last_tpot_;

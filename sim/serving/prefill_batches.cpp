@@ -1,7 +1,6 @@
 #include "sim/serving/prefill_batches.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -45,9 +44,7 @@ void PrefillBatches::on_enqueued(SessionSlot slot, QueuePosition position) {
 
 bool PrefillBatches::plan() {
   note_ends();
-  for (const SessionSlot slot : running_) {
-    work_[slot].decodes_now = false;
-  }
+  decodes_ = false;
   const bool any_decodes = std::ssize(running_) > (chunked_ ? 1 : 0);
   // A batch that cut a prompt is followed by another one for all.
   full_ = full_ && any_decodes && running_.size() == ran_ && !chunked_;
@@ -182,7 +179,7 @@ PrefillBatches::Chosen PrefillBatches::choose(SessionSlot slot) {
   hold(slot, *id, match.tokens, match);
   work.computed = known;
   work.chunk = added;
-  running_.push_back(slot);
+  running_.push_back({slot});
   prompts_.push_back(slot);
   const bool cut = known + added < work.prompt;
   if (cut) {
@@ -341,17 +338,20 @@ bool PrefillBatches::decode_all() {
   if (preempts && !preempt_for_decode()) {
     return preemptions_ > before;
   }
-  lacking_ = decoding_slots();
-  for (const SessionSlot slot : lacking_) {
-    work_[slot].decodes_now = true;
+  lacking_.clear();
+  for (Running& one : running_) {
+    if (one.slot != chunked_) {
+      begin_decoding(one);
+      lacking_.push_back(one.slot);
+    }
   }
+  decodes_ = true;
   return preempts;
 }
 
 bool PrefillBatches::take_memory() {
   const auto takes = [&](SessionSlot slot) {
-    Work& work = work_[slot];
-    return grow(slot, work.computed + (work.decodes_now ? Tokens(1) : work.chunk));
+    return grow(slot, computed(slot) + (decodes_ ? Tokens(1) : work_[slot].chunk));
   };
   do {
     lacking_.erase(lacking_.begin(), std::find_if_not(lacking_.begin(), lacking_.end(), takes));
@@ -365,8 +365,7 @@ bool PrefillBatches::take_memory() {
 bool PrefillBatches::preempt_for_decode() {
   std::vector<SessionSlot> kept = decoding_slots();
   const auto length = [&](SessionSlot slot) {
-    const Work& work = work_[slot];
-    return std::tuple(work.generated, Tokens(0) - work.content.prompt.tokens);
+    return std::tuple(generated(slot), Tokens(0) - work_[slot].content.prompt.tokens);
   };
   std::stable_sort(kept.begin(), kept.end(),
                    [&](SessionSlot a, SessionSlot b) { return length(a) > length(b); });
@@ -393,14 +392,14 @@ bool PrefillBatches::preempt_for_decode() {
   if (preempted.empty()) {
     return false;
   }
-  Tokens generated;
+  Tokens expected;
   Tokens longest;
   for (const SessionSlot slot : kept) {
-    generated += work_[slot].generated + Tokens(room_.after_preemption);
+    expected += generated(slot) + Tokens(room_.after_preemption);
     longest += longest_response(slot);
   }
   first_share_ =
-      std::min(1.0, static_cast<double>(generated.value) / static_cast<double>(longest.value + 1));
+      std::min(1.0, static_cast<double>(expected.value) / static_cast<double>(longest.value + 1));
   decodes_since_ = 0;
   keeps_share_ = !kept.empty();
   full_ = false;
@@ -416,14 +415,18 @@ void PrefillBatches::expect_more_room(SessionSlot slot) {
 
 std::vector<SessionSlot> PrefillBatches::decoding_slots() const {
   std::vector<SessionSlot> slots;
-  std::copy_if(running_.begin(), running_.end(), std::back_inserter(slots),
-               [&](SessionSlot slot) { return slot != chunked_; });
+  slots.reserve(running_.size());
+  for (const Running& one : running_) {
+    if (one.slot != chunked_) {
+      slots.push_back(one.slot);
+    }
+  }
   return slots;
 }
 
 std::int64_t PrefillBatches::next_blocks(const std::vector<SessionSlot>& slots) const {
   return std::count_if(slots.begin(), slots.end(),
-                       [&](SessionSlot slot) { return work_[slot].computed.value % block_ == 0; });
+                       [&](SessionSlot slot) { return computed(slot).value % block_ == 0; });
 }
 
 // ---- Room for responses ----
@@ -436,7 +439,7 @@ Tokens PrefillBatches::longest_response(SessionSlot slot) const {
 }
 
 Tokens PrefillBatches::rest_of_response(SessionSlot slot) const {
-  return std::clamp(longest_response(slot) - work_[slot].generated, Tokens(0), room_.most);
+  return std::clamp(longest_response(slot) - generated(slot), Tokens(0), room_.most);
 }
 
 double PrefillBatches::remaining() const {
