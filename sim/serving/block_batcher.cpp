@@ -1561,7 +1561,7 @@ std::int64_t BlockBatcher::iterations_to_offer() const {
   return std::max<std::int64_t>(1, least - 1);
 }
 
-std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
+std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) {
   if (offers_responses_) {
     most = std::min(most, iterations_to_offer());
   }
@@ -1572,25 +1572,31 @@ std::int64_t BlockBatcher::iterations_within_room(std::int64_t most) const {
   return writes_ahead ? iterations_within(free.empty - ahead_, most - 1) + 1 : most;
 }
 
-std::int64_t BlockBatcher::iterations_within(std::int64_t available, std::int64_t most) const {
-  const auto fits = [&](std::int64_t iterations) {
+std::int64_t BlockBatcher::iterations_within(std::int64_t available, std::int64_t most) {
+  // A request takes one block at most in each block_ iterations.
+  for (std::int64_t fit = available / decoding_ * block_; fit < most;) {
     std::int64_t left = available;
-    for (const Running& one : running_) {
-      const Work& work = work_[one.slot];
-      left -= work.decodes ? lacking_blocks(work, computed(one.slot) + Tokens(iterations)) : 0;
+    next_takes_.clear();
+    for (const auto& [slot, end, due] : running_) {
+      if (work_[slot].decodes) {
+        const std::int64_t full = (work_[slot].held_blocks_end - computed(slot)).value;
+        const std::int64_t taken = fit > full ? (fit - full + block_ - 1) / block_ : 0;
+        left -= taken;
+        next_takes_.push_back(full + taken * block_);
+      }
     }
-    return left >= 0;
-  };
-  // Each request takes one block in every block_ iterations.
-  std::int64_t least = std::min(available / decoding_ * block_, most);
-  if (least == most || fits(most)) {
-    return most;
+    if (left >= decoding_) {
+      fit += left / decoding_ * block_;
+      continue;
+    }
+    const auto without_room = next_takes_.begin() + left;
+    std::nth_element(next_takes_.begin(), without_room, next_takes_.end());
+    if (*without_room <= fit + block_) {
+      return std::min(*without_room, most);
+    }
+    fit += block_;
   }
-  while (least + 1 < most) {
-    const std::int64_t middle = least + (most - least) / 2;
-    (fits(middle) ? least : most) = middle;
-  }
-  return least;
+  return most;
 }
 
 void BlockBatcher::finish_turn(SessionSlot slot) {

@@ -394,9 +394,9 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
     return (tokens.value + block_ - 1) / block_;
   }
   /// How many iterations the free blocks last, of at most so many.
-  [[nodiscard]] std::int64_t iterations_within_room(std::int64_t most) const;
+  [[nodiscard]] std::int64_t iterations_within_room(std::int64_t most);
   /// How many iterations take no more than so many blocks.
-  [[nodiscard]] std::int64_t iterations_within(std::int64_t available, std::int64_t most) const;
+  [[nodiscard]] std::int64_t iterations_within(std::int64_t available, std::int64_t most);
   /// Accounts and transfers follow what the store has done.
   void settle();
   [[nodiscard]] Bytes bytes(std::size_t tier, std::int64_t blocks) const {
@@ -545,9 +545,11 @@ class BlockBatcher : public Batcher, private StoredKv, private RunningView {
   bool lacks_room_ = false;
   std::vector<SessionSlot> prompts_;
   std::vector<SessionSlot> complete_;  // by the iteration that ends
-  std::vector<PrefillPart> parts_;     // those of prompts_
-  std::vector<EntryKey> keys_;         // those of prompts_
-  std::vector<KvPiece> pieces_;        // of the transfer that is started
+  /// By requests that decode: the iterations after which each takes the next block.
+  std::vector<std::int64_t> next_takes_;
+  std::vector<PrefillPart> parts_;  // those of prompts_
+  std::vector<EntryKey> keys_;      // those of prompts_
+  std::vector<KvPiece> pieces_;     // of the transfer that is started
   /// The load of the iteration in work, or of the planned one, while it is in flight. Whether that
   /// of the planned one has begun.
   std::optional<TransferId> load_;
