@@ -422,7 +422,8 @@ void BlockBatcher::prefetch_to_first(SessionSlot slot) {
   const Room room{.taken = match.tokens,
                   .needed = match.tokens,
                   .watermark = watermark_ + (whole_response_ ? promised_ : 0),
-                  .reserved = reserved_};
+                  .reserved = reserved_,
+                  .comes_early = true};
   const auto id = match.waits ? std::nullopt : acquire_blocks(slot, room, match);
   if (!id) {
     prefetch_waits_ = true;

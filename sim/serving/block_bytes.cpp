@@ -58,6 +58,7 @@ void BlockBytes::on_decision(DecisionKind kind, std::size_t pool, const Stretch&
       break;
     case DecisionKind::drop_save:
     case DecisionKind::skip:
+    case DecisionKind::shift:  // Backend::cut
       break;
   }
 }

@@ -40,6 +40,11 @@ class BlockBytes final : public BlockLog {
   }
 
   void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override;
+  void on_shift(std::size_t pool, StreamId stream, std::int64_t from, std::int64_t by) override {
+    if (next_ != nullptr) {
+      next_->on_shift(pool, stream, from, by);
+    }
+  }
   /// The loads of what has moved up have begun.
   void end_moves_up();
 

@@ -18,6 +18,9 @@ class BlockDecisions final : public BlockLog {
                  std::function<SimTime()> now)
       : rules_(std::move(rules)), streams_(streams), observer_(observer), now_(std::move(now)) {}
 
+  void on_shift(std::size_t pool, StreamId stream, std::int64_t from, std::int64_t by) override {
+    on_decision(DecisionKind::shift, pool, {stream, from - by, from});
+  }
   void on_decision(DecisionKind kind, std::size_t pool, const Stretch& blocks) override {
     const PoolRules& rules = rules_.pools[pool];
     const std::int64_t count = blocks.end - blocks.begin;

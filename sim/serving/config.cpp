@@ -156,8 +156,8 @@ void check_blocks(const RunConfig& config, const PolicyRegistry& registry, Probl
   refuse(system.tiers.count() == 0, "/system/tiers", "at least one tier with /system/blocks");
   refuse(system.sharing != Sharing::none, "/system/sharing",
          "\"none\" with /system/blocks, which are shared anyway");
-  refuse(system.compression && system.tiers.hbm && system.tiers.count() == 1,
-         "/system/compression", "\"none\" without a tier behind hbm, where blocks are not compressed");
+  refuse(system.compression && system.tiers.hbm && system.tiers.count() == 1, "/system/compression",
+         "\"none\" without a tier behind hbm, where blocks are not compressed");
   refuse(system.prefetch.name != kNoPrefetch && !prefetches_to(rules_of(config)),
          "/system/prefetch",
          "none with /system/blocks, but for blocks, tails and sequences with a tier in hbm and "

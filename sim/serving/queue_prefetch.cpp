@@ -35,9 +35,8 @@ void QueuePrefetch::note_demoted(const std::vector<Stretch>& blocks) {
 std::optional<Fetch> QueuePrefetch::next(SimTime now) {
   context_.now = now;
   context_.mean_entry = setup_.reserved > Bytes(0) ? setup_.reserved
-                        : requests_ > 0
-                            ? setup_.bytes_per_token * prompts_.value / requests_
-                            : Bytes(0);
+                        : requests_ > 0 ? setup_.bytes_per_token * prompts_.value / requests_
+                                        : Bytes(0);
   return setup_.policy->next_fetch(context_);
 }
 

@@ -141,8 +141,7 @@ StoreRules store_rules(const RunConfig& config) {
       pool.idle = blocks_of(*of_blocks.idle, pool.block, bytes);
     }
     if (reserves_windows(config, rules, pool)) {
-      pool.reserved =
-          (config.model.context_window.value + pool.block.value - 1) / pool.block.value;
+      pool.reserved = (config.model.context_window.value + pool.block.value - 1) / pool.block.value;
     }
     pool.round = round_of(of_blocks, pool.block, bytes);
     pool.facts = tier_facts(store_facts(config), medium_of(name));

@@ -117,8 +117,8 @@ class Checks {
     refuse(pool.idle && (i > 0 || !rules_.requests_in_first || nodes_ ||
                          rules_.publication == Publication::never),
            i, "blocks/idle", "\"none\", but for blocks, tails and sequences that hbm keeps");
-    refuse(pool.idle && victims_ && (rules_.partial_reuse || pool.ttl ||
-                                     rules_.keyless != Keyless::first),
+    refuse(pool.idle && victims_ &&
+               (rules_.partial_reuse || pool.ttl || rules_.keyless != Keyless::first),
            i, "blocks/idle",
            "\"none\" before a tier that has what leaves hbm, but without ttl in hbm and "
            "partial_reuse, and with keyless first");

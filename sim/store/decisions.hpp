@@ -25,7 +25,9 @@ enum class DecisionKind : std::uint8_t {
   /// They leave because a faster tier takes them, and they may be in one of the two only.
   move_up,
   /// They do not come in: there is no room, or the tier does not admit them.
-  skip
+  skip,
+  /// A history was cut here. Blocks behind take the places of so many, which have left.
+  shift
 };
 [[nodiscard]] const char* to_string(DecisionKind kind);
 

@@ -524,9 +524,9 @@ struct StoreRules : SharingRules {
 [[nodiscard]] inline std::int64_t blocks_ahead(const StoreRules& rules) {
   return rules.edges.empty()
              ? 0
-             : static_cast<std::int64_t>(rules.edges[0].ahead *
-                                         static_cast<double>(rules.pools[0].idle.value_or(
-                                             rules.pools[0].capacity)));
+             : static_cast<std::int64_t>(
+                   rules.edges[0].ahead *
+                   static_cast<double>(rules.pools[0].idle.value_or(rules.pools[0].capacity)));
 }
 
 /// Whether blocks that are written to a pool are found there when their copy has arrived.

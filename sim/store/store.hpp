@@ -55,6 +55,10 @@ struct Room {
   /// KV of the prompt arrives later from elsewhere: others find it from publish_loaded on. Only of
   /// blocks, with StoreRules::loads_alone.
   bool arrives = false;
+  /// For a request that waits, whose KV comes before it runs: blocks that no request holds leave
+  /// first, so that there are no more than PoolRules::idle with it. Its policy may refuse; without
+  /// room they have left even so.
+  bool comes_early = false;
 };
 
 /// A copy of blocks to a pool from the one before it that has begun.

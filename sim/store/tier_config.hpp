@@ -76,10 +76,11 @@ void describe(V& v, BlockTierConfig& c) {
           "Size of the tier in bytes, tokens (5Mitokens) or blocks (1000blocks); \"installed\": "
           "what the hardware has.",
           or_word("installed"));
-  v.field("idle", c.idle,
-          "In hbm: most memory of KV that no running request uses, as a size like capacity. \"none\": "
-          "all that running requests leave.",
-          or_word("none"));
+  v.field(
+      "idle", c.idle,
+      "In hbm: most memory of KV that no running request uses, as a size like capacity. \"none\": "
+      "all that running requests leave.",
+      or_word("none"));
   describe(v, c.pool);
   v.field(
       "after_uses", c.after_uses,

@@ -48,12 +48,12 @@ class ExtentStore final : public Store, private OffloadCalls {
                                 [](const PoolRules& pool) { return pool.round > 1; })),
         filters_(std::any_of(pools_.begin(), pools_.end(),
                              [](const auto& pool) { return pool->filters(); })),
-        evicts_in_background_(
-            ahead_ > 0 || std::any_of(rules.pools.begin(), rules.pools.end(),
-                                      [](const PoolRules& pool) {
-                                        return pool.idle ||
-                                               (pool.relief && pool.relief->in_background);
-                                      })),
+        evicts_in_background_(ahead_ > 0 ||
+                              std::any_of(rules.pools.begin(), rules.pools.end(),
+                                          [](const PoolRules& pool) {
+                                            return pool.idle ||
+                                                   (pool.relief && pool.relief->in_background);
+                                          })),
         filling_(pools_.size()),
         stalling_blocks_(pools_.size()) {
     for (const EdgeRules& edge : rules_.edges) {
@@ -102,6 +102,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     const Tokens taken = std::max(room.taken, match.tokens);
     request.context = {prompt.stream, taken};
     request.prompt = prompt.tokens;
+    if (room.comes_early && !make_idle_room({prompt.stream, match.tokens})) {
+      return std::nullopt;
+    }
     if (rules_.requests_in_first && !take_room(request, room)) {
       return std::nullopt;
     }
@@ -881,8 +884,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     ExtentPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
-      const bool has_place =
-          !pool.reserves() || pool.has(run.stream) || pool.free_places() > 0;
+      const bool has_place = !pool.reserves() || pool.has(run.stream) || pool.free_places() > 0;
       const std::int64_t free = has_place ? pool.free() : 0;
       // A write to the pool below may change whether the next block finds room here.
       const bool by_runs = free > 0 && pool.groups() != nullptr && !writes_at_once(index);
@@ -1182,8 +1184,7 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
   /// The memory of some of them is taken.
   void take_retained() {
-    const std::int64_t taken =
-        retained_->used() - std::max<std::int64_t>(0, room_for_idle());
+    const std::int64_t taken = retained_->used() - std::max<std::int64_t>(0, room_for_idle());
     if (taken > 0) {
       std::vector<BlockRun>& victims = victims_[0];
       victims.clear();
@@ -1291,6 +1292,50 @@ class ExtentStore final : public Store, private OffloadCalls {
     }
   }
 
+  /// Room among the blocks of the first pool that no request holds, for those of a context.
+  bool make_idle_room(const Context& context) {
+    ExtentPool& pool = *pools_[0];
+    if (!rules_.pools[0].idle) {
+      return true;
+    }
+    std::vector<std::pair<ExtentPool*, BlockRun>> stays;
+    std::optional<BlockRun> first;
+    std::int64_t more = 0;
+    std::vector<Stretch> path;
+    streams_.path(context.stream, context.tokens.value / block(), block(), path);
+    walk(path, End::head, [&](const BlockRun& own) {
+      std::int64_t missing = 0;
+      for_each_piece(pool, own, [&](const Piece& piece) {
+        const BlockRun run{own.stream, piece.begin, piece.end, End::head};
+        stays.emplace_back(piece.present || !has_victims_behind_ ? &pool : pools_[1].get(), run);
+        if (!piece.present) {
+          missing += run.size();
+          first = first.value_or(run);
+        }
+      });
+      const bool takes_place = pool.reserves() && missing > 0 && !pool.has(own.stream);
+      more += takes_place ? rules_.pools[0].reserved : pool.reserves() ? 0 : missing;
+    });
+    const std::int64_t lacking = pool.idle() + more - *rules_.pools[0].idle;
+    if (!first || lacking <= 0) {
+      return true;
+    }
+    for (const auto& [in, run] : stays) {
+      in->pin(run);
+    }
+    // One that leaves gives its place to one that comes.
+    const std::int64_t leave = pool.reserves() ? 1 : lacking;
+    const bool fits = leave <= pool.evictable() &&
+                      lacking <= std::max(leave, rules_.pools[0].reserved) &&
+                      pool.choose(leave, &*first, Demand::prefetch);
+    if (fits) {
+      evict(0, leave);
+    }
+    for (const auto& [in, run] : stays) {
+      in->unpin(run);
+    }
+    return fits;
+  }
   /// Holds what was found (path_), and takes memory for the rest.
   bool take_room(Request& request, const Room& room) {
     ExtentPool& pool = *pools_.front();
@@ -1532,16 +1577,16 @@ class ExtentStore final : public Store, private OffloadCalls {
   }
 
   /// Streams of what is fetched for which the second pool has no place. A victim leaves one.
-  [[nodiscard]] std::int64_t places_lacking(const std::vector<Load>& loads) const {
+  [[nodiscard]] std::int64_t places_lacking(const Fetch& fetch) const {
     const ExtentPool& pool = *pools_[1];
     if (!pool.reserves()) {
       return 0;
     }
     std::int64_t wanted = 0;
-    for (std::size_t i = 0; i < loads.size(); ++i) {
-      const StreamId stream = loads[i].run.stream;
-      const bool is_first = i == 0 || loads[i - 1].run.stream != stream;
-      wanted += is_first && !pool.has(stream) ? 1 : 0;
+    StreamId before;
+    for (const Load& load : fetch.loads) {
+      const StreamId stream = std::exchange(before, load.run.stream);
+      wanted += stream != before && !pool.has(before) ? 1 : 0;
     }
     return std::max<std::int64_t>(0, wanted - pool.free_places());
   }
@@ -1553,7 +1598,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     for (const BlockRun& run : here) {
       pool.pin(run);
     }
-    const std::int64_t places = places_lacking(fetch.loads);
+    const std::int64_t places = places_lacking(fetch);
     const std::int64_t lacking = std::max(blocks - pool.free(), places);
     const bool fits = places <= 1 && lacking <= pool.evictable() &&
                       pool.choose(lacking, &fetch.loads.front().run, Demand::prefetch);

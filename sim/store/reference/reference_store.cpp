@@ -124,25 +124,20 @@ class BlockPool {
   [[nodiscard]] bool is_full() const { return used == rules_.capacity; }
   /// Places for streams that it has no blocks of.
   [[nodiscard]] std::int64_t free_places() const {
-    std::set<StreamId> streams;
-    for (const Block& block : blocks_) {
-      streams.insert(block.key.first);
-    }
-    return rules_.capacity / rules_.reserved - std::ssize(streams);
+    return rules_.capacity / rules_.reserved - policies_->entries();
   }
-  [[nodiscard]] bool has(StreamId stream) const {
-    return std::ranges::any_of(blocks_,
-                               [&](const Block& block) { return block.key.first == stream; });
-  }
+  [[nodiscard]] bool has(StreamId stream) const { return policies_->has(stream); }
   [[nodiscard]] bool has_place(StreamId stream) const {
     return rules_.reserved == 0 || free_places() > 0 || has(stream);
   }
   [[nodiscard]] bool is_full_for(StreamId stream) const { return is_full() || !has_place(stream); }
   /// Memory that blocks take which may leave, with what is reserved for them.
   [[nodiscard]] std::int64_t idle() {
-    return rules_.reserved == 0
-               ? evictable()
-               : std::max(evictable(), policies_->evictable_entries() * rules_.reserved);
+    if (rules_.reserved == 0) {
+      return evictable();
+    }
+    offer_all();
+    return std::max(evictable(), policies_->evictable_entries() * rules_.reserved);
   }
   /// The one that came first, if there are duplicates; null if there is none.
   [[nodiscard]] Block* find(const Key& key) const {
@@ -674,6 +669,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
                  rules_.requests_in_first && !victims_behind ? found.by_pool[0] : found.tokens},
                 block());
     Use use(pools_, {prompt.stream, block() * std::ssize(hits)});
+    if (room.comes_early &&
+        !make_idle_room(keys_of(streams_, {prompt.stream, found.tokens}, block()))) {
+      return std::nullopt;
+    }
     if (victims_behind) {
       reads_written_ = false;
       if (!take_with_victims(request, hits, prompt, room)) {
@@ -1070,7 +1069,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     BlockPool& pool = *pools_[1];
     std::set<StreamId> streams;
     for (const Key& key : wanted) {
-      if (!pool.has(key.first)) {
+      if (rules_.pools[1].reserved > 0 && !pool.has(key.first)) {
         streams.insert(key.first);
       }
     }
@@ -1566,8 +1565,8 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         ++counters_[i].skipped;
         return false;
       }
-      if (!pools_[i]->admits(key) ||
-          (pools_[i]->is_full_for(key.first) && !pools_[i]->choose(1, &key, demand_of(rules_, i)))) {
+      if (!pools_[i]->admits(key) || (pools_[i]->is_full_for(key.first) &&
+                                      !pools_[i]->choose(1, &key, demand_of(rules_, i)))) {
         ++counters_[i].skipped;
         return false;
       }
@@ -1851,6 +1850,50 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
          }))) {
       pools_[0]->remove(part);
     }
+  }
+  /// Room among the blocks of the first pool that no request holds, for those with these keys.
+  bool make_idle_room(const std::vector<Key>& keys) {
+    BlockPool& pool = *pools_[0];
+    const std::int64_t reserved = rules_.pools[0].reserved;
+    if (!rules_.pools[0].idle) {
+      return true;
+    }
+    std::vector<std::pair<BlockPool*, Block*>> stays;
+    std::vector<Key> missing;
+    std::set<StreamId> streams;
+    for (const Key& key : keys) {
+      Block* here = pool.find(key);
+      if (here != nullptr) {
+        stays.emplace_back(&pool, here);
+        continue;
+      }
+      missing.push_back(key);
+      if (reserved > 0 && !pool.has(key.first)) {
+        streams.insert(key.first);
+      }
+      if (has_victims_behind(rules_) && pools_[1]->find(key) != nullptr) {
+        stays.emplace_back(pools_[1].get(), pools_[1]->find(key));
+      }
+    }
+    const std::int64_t lacking =
+        pool.idle() + (reserved > 0 ? std::ssize(streams) * reserved : std::ssize(missing)) -
+        *rules_.pools[0].idle;
+    if (missing.empty() || lacking <= 0) {
+      return true;
+    }
+    for (const auto& [in, block] : stays) {
+      in->pin(block);
+    }
+    const std::int64_t leave = reserved > 0 ? 1 : lacking;
+    const bool fits = leave <= pool.evictable() && lacking <= std::max(leave, reserved) &&
+                      pool.choose(leave, &missing.front(), Demand::prefetch);
+    if (fits) {
+      free_blocks(0, leave);
+    }
+    for (const auto& [in, block] : stays) {
+      in->unpin(block);
+    }
+    return fits;
   }
   /// Hits in the second pool come into the first one.
   bool take_with_victims(Request& request, const std::vector<Key>& hits, const Context& prompt,

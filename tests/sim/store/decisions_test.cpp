@@ -87,6 +87,14 @@ class Replay final : public DecisionObserver {
       }
       return all;
     }
+    void shift(const BlockDecision& cut) {
+      std::map<std::pair<std::uint32_t, std::int64_t>, int> after;
+      for (const auto& [key, count] : copies) {
+        const bool shifts = key.first == cut.stream && key.second >= cut.begin.value;
+        after[{key.first, key.second - (shifts ? cut.tokens.value : 0)}] = count;
+      }
+      copies = std::move(after);
+    }
     /// Blocks by their place in a stream, one for each copy, sorted.
     [[nodiscard]] std::vector<std::int64_t> places(Tokens block) const {
       std::vector<std::int64_t> all;
@@ -109,6 +117,10 @@ class Replay final : public DecisionObserver {
     Tier& tier = tiers[d.tier];
     tier.blocks[d.kind] += d.blocks;
     if (d.kind == DecisionKind::skip) {
+      return;
+    }
+    if (d.kind == DecisionKind::shift) {
+      tier.shift(d);
       return;
     }
     const bool comes = d.kind == DecisionKind::insert || d.kind == DecisionKind::promote ||

@@ -689,7 +689,7 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
     } else if (const auto edit =
                    action == 9 && random.index(3) == 0 ? contexts.edit() : std::nullopt) {
       in_each([&](Store& store) { store.truncate(edit->stream, edit->tokens); });
-    } else if (const auto cut = action == 9 && cuts && coin(random) ? contexts.cut() : std::nullopt;
+    } else if (const auto cut = action == 9 && cuts ? contexts.cut() : std::nullopt;
                cut && !is_in_use(cut->stream)) {
       in_each([&](Store& store) {
         store.cut(cut->stream, Tokens(cut->begin), Tokens(cut->end - cut->begin));
@@ -724,7 +724,8 @@ std::string first_difference(const Stores& a, const Stores& b, const StoreRules&
       Room asked{.taken = room,
                  .needed = coin(random) ? room : prompt.tokens,
                  .watermark = random.index(3),
-                 .reserved = random.index(3)};
+                 .reserved = random.index(3),
+                 .comes_early = rules.pools[0].idle && coin(random)};
       const Match expected = a[instance]->match(prompt);
       const Match also_expected = b[instance]->match(prompt);
       if (expected.waits != also_expected.waits) {
