@@ -84,11 +84,22 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   // By medium: tokens of a block, and of all blocks.
   std::array<std::int64_t, kMedia> block{};
   std::array<std::int64_t, kMedia> of_blocks{};
+  // KV that leaves HBM at once stands in the write buffer.
+  std::int64_t leaving = 0;
   if (config.system.blocks) {
-    for (const PoolRules& pool : store_rules(config).pools) {
+    const StoreRules rules = timed_store_rules(config);
+    for (const PoolRules& pool : rules.pools) {
       const auto medium = static_cast<std::size_t>(medium_of(pool.name));
       block[medium] = pool.block.value;
       of_blocks[medium] = pool.capacity * pool.block.value;
+    }
+    const PoolRules& first = rules.pools.front();
+    const bool keeps_nothing = rules.publication == Publication::never;
+    if (keeps_nothing || first.idle) {
+      // That of requests that end together is idle before it leaves.
+      const std::int64_t idle = keeps_nothing ? 0 : running + *first.idle * first.block.value;
+      of_blocks[0] = std::min(of_blocks[0], running + idle);
+      leaving = saved;
     }
   }
   std::array<std::int64_t, kMedia> slots{};
@@ -100,8 +111,8 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
   const std::int64_t between_turns = tier && !has_blocks ? *tier->capacity / token : 0;
   const std::int64_t all = of_blocks.front();
   // Requests may keep the slots of blocks that have left.
-  const std::int64_t in_hbm =
-      has_blocks ? all + std::min(all, running) + loaded : running + between_turns + saved + loaded;
+  const std::int64_t in_hbm = has_blocks ? all + std::min(all, running) + leaving + loaded
+                                         : running + between_turns + saved + loaded;
   set(Medium::hbm, in_hbm);
   // Saves to the fastest tier start before the tier has freed room, from the prompts of running
   // requests on. KV that leaves a tier in HBM moves when the next tier has freed room.

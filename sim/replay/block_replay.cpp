@@ -27,6 +27,11 @@
 namespace kvtier {
 namespace {
 
+bool replay_keeps_kv_behind_cuts(const RunConfig& config, SessionSource& source) {
+  return keeps_kv_behind_cuts(config, source) && !is_cluster(config) &&
+         config.serving.hold_requests == 0;
+}
+
 std::vector<std::unique_ptr<Store>> stores_of(const StoreRules& rules, const Streams& streams,
                                               const PolicyRegistry& registry, bool plain,
                                               std::size_t instances) {
@@ -55,8 +60,7 @@ class BlockReplay {
         chunk_(config.system.blocks->chunk),
         serving_(config.serving),
         hold_(config.serving.hold_requests),
-        keeps_kv_behind_cuts_(keeps_kv_behind_cuts(config, source) && !is_cluster(config) &&
-                              hold_ == 0),
+        keeps_kv_behind_cuts_(replay_keeps_kv_behind_cuts(config, source)),
         fitter_(config),
         accesses_(source, &fitter_, true, keeps_kv_behind_cuts_),
         of_classes_(config.workload.mix.size()) {
@@ -430,7 +434,8 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
   const StoreRules rules = store_rules(config);
   const Tokens block = rules.pools.front().block;
   const TurnFitter fitter(config);
-  Accesses accesses(source, &fitter);
+  // A cut that keeps KV finds no more than the same number of tokens without it.
+  Accesses accesses(source, &fitter, false, replay_keeps_kv_behind_cuts(config, source));
   Belady belady(accesses.streams(), block);
   // A tier of nodes has none of its own, nor one of what leaves HBM.
   const bool has_own_cap = rules.requests_in_first && rules.pools.size() > 1 &&
@@ -454,6 +459,9 @@ Json bound_of_blocks(const RunConfig& config, SessionSource& source, const Json&
   // No router finds more in the pools of several instances than in one global pool.
   std::int64_t capacity = 0;
   for (const PoolRules& pool : rules.pools) {
+    if (&pool == &rules.pools.front() && rules.publication == Publication::never) {
+      continue;
+    }
     const std::int64_t pools = pool.shared ? 1 : config.cluster.instances;
     capacity += (pool.block * pool.capacity + block - Tokens(1)).value / block.value * pools;
   }

@@ -14,7 +14,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 program=${1:-$root/build/release/bin/kvtier}
 system=${2:-attentionstore}
 case $system in
-  recompute) limit=3175 ;;
+  recompute) limit=7520 ;;
   attentionstore_lru) limit=7230 ;;
   *) limit=9815 ;;
 esac

@@ -35,7 +35,7 @@ class BlockHits : public ProgramTest {
            {"arrivals", "trace"},
            {"think_time", {{"model", "logged"}}}}},
          {"/system",
-          {{"preset", "recompute"},
+          {{"name", "one tier"},
            {"blocks", {{"longest_hit", "prompt"}, {"partial_blocks", true}, {"responses", false}}},
            {"tiers", tiers}}}});
     const Outcome run = kvtier({"simulate", "run.json", "--untimed", "--json", "out.json"});

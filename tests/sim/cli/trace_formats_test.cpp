@@ -62,7 +62,7 @@ TEST_F(TraceFormats, EventsOfAKvCacheAreRead) {
       {{"/workload",
         {{"trace", "events.jsonl"}, {"arrivals", "trace"}, {"think_time", {{"model", "logged"}}}}},
        {"/system",
-        {{"preset", "recompute"}, {"blocks", json::object()}, {"tiers", {{"dram", tier}}}}}});
+        {{"name", "one tier"}, {"blocks", json::object()}, {"tiers", {{"dram", tier}}}}}});
   const Outcome run = kvtier({"simulate", "run.json", "--untimed", "--json", "run.out.json"});
   ASSERT_EQ(run.code, 0) << run.err;
   EXPECT_EQ(read_json("run.out.json")["workload"]["sessions"], 3);

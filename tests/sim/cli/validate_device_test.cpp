@@ -102,7 +102,7 @@ TEST_F(Validate, RunsCarWithMemoryOfTheHostForCxlMemory) {
       {"--json", "-", "--set", "/workload/generator=shared_prompts", "--set",
        R"(/workload/shared_prompts={"prompts":3,"tokens_min":"50tokens","tokens_max":"200tokens"})",
        "--set",
-       R"(/system={"preset":"car","tiers":{"hbm":{"capacity":"2MiB","free_buffer":"200KiB"}},)"
+       R"(/system={"preset":"car","tiers":{"hbm":{"blocks":{"idle":"2MiB"}}},)"
        R"("save":{"write_buffer":"16MiB"}})",
        "--set",
        R"(/hardware/cxl={"capacity":"40MiB","price":"0.0088$/h/GiB",)"

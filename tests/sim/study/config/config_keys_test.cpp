@@ -42,6 +42,7 @@ struct Exemption {
   std::string reason;
 };
 
+constexpr const char* kNothingStored = R"(/system={"name": "nothing is stored"})";
 constexpr const char* kCxl =
     R"(/hardware/cxl={"capacity": "24GiB", "price": "0.005$/h/GiB",
        "bandwidth": {"read": "6GB/s", "write": "5GB/s", "both": "7GB/s"}})";
@@ -119,7 +120,7 @@ class Bases {
                  "/serving/slots=24"};
     const auto add = [&](const Settings& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (base == "plain") {
-      all.insert(all.begin(), "/system=recompute");
+      all.insert(all.begin(), kNothingStored);
     } else if (base == "tails") {
       all.insert(all.begin(), "/system=pensieve");
       add({"/hardware/dram/capacity=8GiB", "/serving/kv_memory=6GiB",
@@ -154,7 +155,7 @@ class Bases {
       add({R"(/system/tiers/hbm={"capacity": "4GiB", "eviction": "lru"})"});
     } else if (base == "car") {
       all.insert(all.begin(), "/system=car");
-      add({kCxl, "/system/tiers/hbm/capacity=4GiB", "/system/tiers/hbm/free_buffer=1GiB",
+      add({kCxl, "/system/tiers/hbm/blocks/idle=2GiB", "/serving/slots=4",
            "/workload/generator=shared_prompts"});
     } else if (base == "compressed") {
       add({R"(/system/compression={"strength": 0.5})"});
@@ -191,7 +192,7 @@ class Bases {
            "/model/kv_bytes_per_token=500000B"});
     } else if (base == "blocks" || base == "hbm_blocks") {
       // Untimed: block systems have no clock.
-      all.insert(all.begin(), "/system=recompute");
+      all.insert(all.begin(), kNothingStored);
       add({"/workload/generator=shared_prompts", "/system/blocks={}",
            "/model/context_window=4096tokens"});
       const std::string tier =
@@ -218,9 +219,10 @@ class Bases {
       RunOptions options;
       options.base_dir = dir_.path("");
       const RunConfig run = config(base, settings);
-      return outcome(run.system.blocks && base != "tree" && base != "tails"
-                         ? simulate_untimed(run, builtin_policies(), options)
-                         : simulate(run, builtin_policies(), options));
+      const bool is_timed =
+          !run.system.blocks || base == "tree" || base == "tails" || base == "car";
+      return outcome(!is_timed ? simulate_untimed(run, builtin_policies(), options)
+                               : simulate(run, builtin_policies(), options));
     } catch (const ConfigError&) {
       return std::nullopt;
     }
@@ -588,7 +590,10 @@ const std::vector<Move>& moves() {
       {"stored", "/system/order=shuffled_window"},
       {"car", "/system/order/policy=fcfs", {}, Effect::rejects},  // which has no parameters
       {"car", "/system/order/requests=3"},
-      {"car", "/system/sharing=none"},
+      {"hbm",
+       "/system/sharing=prompts",
+       {"/workload/generator=shared_prompts", "/system/load/buffers=0"}},
+      {"car", "/system/tiers/hbm/blocks/idle=1GiB"},
       {"car", "/system/length_prediction/kind=exact"},
       {"car", "/system/length_prediction/sigma=2"},
       {"car",
@@ -804,8 +809,8 @@ const std::vector<Move>& moves() {
   return all;
 }
 
-const std::vector<Exemption>& exemptions() {
-  static const std::vector<Exemption> all{
+std::vector<Exemption> exemptions() {
+  std::vector<Exemption> all{
       {"/model/name", "read by people"},
       {"/model/source", "read by people"},
       {"/hardware/name", "read by people"},
@@ -817,6 +822,8 @@ const std::vector<Exemption>& exemptions() {
       {"/system/source", "read by people"},
       {"/system/engine/version", "read by people"},
       {"/system/engine/date", "read by people"},
+      {"/system/tiers/dram/blocks/idle", "of hbm alone"},
+      {"/system/tiers/ssd/blocks/idle", "of hbm alone"},
       {"/system/engine/expert_factor", "the profile has no experts (ProfileLayers)"},
       {"/system/engine/kernels", "the hardware has no engine_profiles (EngineProfiles)"},
       {"/system/engine/fused", "the profile has no such work (ProfileLayers)"},
@@ -840,6 +847,10 @@ const std::vector<Exemption>& exemptions() {
       {"/workload/precision", "of \"auto\" sessions, whose number a result states"},
       {"/workload/format", "auto finds the same format, and any other is refused"},
   };
+  const Json of_blocks = write_value(BlockTierConfig{});
+  for (const auto& [key, value] : of_blocks.items()) {
+    all.push_back({"/system/tiers/cxl/blocks/" + key, "as in dram"});
+  }
   return all;
 }
 

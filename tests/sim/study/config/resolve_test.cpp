@@ -95,7 +95,7 @@ TEST_F(Resolving, KeepsAPolicyWhoseParameterIsSet) {
 
 TEST_F(Resolving, TurnsNoneIntoAnObjectWhoseKeyIsSet) {
   const Json json =
-      resolve(run_json(R"("system": "recompute",)"), {"/system/tiers/dram/eviction=fifo"});
+      resolve(run_json(R"("system": {"name": "mine"},)"), {"/system/tiers/dram/eviction=fifo"});
   EXPECT_EQ(json["system"]["tiers"]["dram"]["eviction"], "fifo");
   EXPECT_EQ(json["system"]["tiers"]["dram"]["block_size"], "16tokens") << "the default";
 }

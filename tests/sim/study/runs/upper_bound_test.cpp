@@ -334,22 +334,22 @@ TEST(UpperBound, HoldsForEveryPresetInRandomWorlds) {
   EXPECT_LT(refused, 100);
 }
 
-TEST(UpperBound, OfASystemWithoutTiersIsZero) {
+TEST(UpperBound, OfASystemThatKeepsNothingIsZero) {
   const RunConfig config =
       resolved("examples/planner-70.json", {"/system=recompute", "/workload/sessions=5"});
   const Json result = simulate_untimed(config, builtin_policies());
   const Json bound = bound_of(config, result, builtin_policies(), {});
-  EXPECT_EQ(bound["is_optimum"], true);
-  for (const char* among : {"all_turns", "resumed_turns", "tokens"}) {
-    EXPECT_EQ(bound["upper_bound"]["hit_rate"][among], 0.0) << among;
-    EXPECT_EQ(bound["upper_bound"]["share_reached"][among], Json()) << among;
-  }
+  EXPECT_EQ(bound["hit_blocks"], 0);
+  EXPECT_EQ(bound["hit_rate"]["blocks"], 0.0);
+  EXPECT_EQ(bound["share_reached"]["blocks"], 0.0);
 }
 
 TEST(UpperBound, IsRefusedForSharedPrompts) {
-  RunConfig config = resolved("examples/planner-70.json",
-                              {"/system=hbm_only", "/system/sharing=prompts",
-                               "/system/tiers/hbm/eviction=lru", "/workload/sessions=5"});
+  RunConfig config =
+      resolved("examples/planner-70.json",
+               {"/system=attentionstore", "/system/sharing=prompts",
+                R"(/system/tiers={"hbm": {"capacity": "4GiB"}})", "/system/prefetch=none",
+                "/system/load/buffers=0", "/workload/sessions=5"});
   const Json result = simulate_untimed(config, builtin_policies());
   try {
     static_cast<void>(bound_of(config, result, builtin_policies(), {}));

@@ -750,7 +750,7 @@ TEST_F(Sweeping, NamesColumnsThatNoRunCanHaveBeforeTheFirstRun) {
                    "/metrics/turn (did you mean \"/metrics/turns\"?)",
                    "s.json: /columns/3/value: no result of this sweep has a number at "
                    "/metrics/tiers (did you mean "
-                   "\"/metrics/tiers/dram/occupancy_bytes/mean\"?)"}));
+                   "\"/metrics/tiers/hbm/occupancy_bytes/mean\"?)"}));
   EXPECT_FALSE(fs::exists(dir_.path("out")));
 }
 
