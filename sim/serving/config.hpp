@@ -369,7 +369,8 @@ void describe(V& v, SystemConfig& c) {
           "KV of running requests stays whole, but for a prompt that they share; compressing takes "
           "no time, and what it costs in "
           "accuracy is not simulated. Layers that are loaded ahead or while others compute arrive "
-          "at the pace of their own sizes. \"none\": stored as it is.");
+          "at the pace of their own sizes. With /system/blocks, KV in HBM stays whole. \"none\": "
+          "stored as it is.");
   v.rare("engine", c.engine, std::optional<EngineConfig>(),
          "Host times and memory of the serving engine; without it, those of /hardware/efficiency "
          "and all memory that weights leave.");
@@ -401,7 +402,8 @@ void describe(V& v, ServingConfig& c) {
           "HBM that KV may take, all GPUs together; \"auto\": what the weights leave.",
           or_word("auto", positive()));
   v.field("kv_reservation", c.kv_reservation,
-          "What a stored entry is charged in a tier's account.");
+          "What a stored entry is charged in a tier's account. Of blocks, only sequences "
+          "(/system/blocks/unit) reserve a context window, and not in an offload.");
   v.field("long_turn", c.long_turn,
           "A turn whose own tokens exceed the context window; \"auto\": clamp for generators, "
           "error for traces.",

@@ -245,6 +245,10 @@ RunConfig random_block_config(std::uint64_t seed) {
   if (prefetches_to(rules_of(config)) && chance(0.7)) {
     system.prefetch.name = "look_ahead";
   }
+  if (!is_tree && shared.publication != Publication::never && chance(0.3)) {
+    system.tiers.hbm->blocks.emplace(system.tiers.hbm->blocks.value_or(BlockTierConfig{})).idle =
+        KvSize{KvSize::Unit::tokens, window.value};
+  }
   return config;
 }
 
