@@ -401,9 +401,10 @@ void describe(V& v, ServingConfig& c) {
   v.field("kv_memory", c.kv_memory,
           "HBM that KV may take, all GPUs together; \"auto\": what the weights leave.",
           or_word("auto", positive()));
-  v.field("kv_reservation", c.kv_reservation,
-          "What a stored entry is charged in a tier's account. Of blocks, only sequences "
-          "(/system/blocks/unit) reserve a context window, and not in an offload.");
+  v.field(
+      "kv_reservation", c.kv_reservation,
+      "What a stored entry is charged in a tier's account. With /system/blocks, a sequence is "
+      "charged a context window; blocks and tails, and an offload, are charged what they hold.");
   v.field("long_turn", c.long_turn,
           "A turn whose own tokens exceed the context window; \"auto\": clamp for generators, "
           "error for traces.",

@@ -33,7 +33,9 @@ std::int64_t round_of(const BlockTierConfig& blocks, Tokens block, Bytes bytes_p
 }
 
 bool reserves_windows(const RunConfig& config, const StoreRules& rules, const PoolRules& pool) {
-  return config.serving.kv_reservation == Reservation::context_window &&
+  const bool is_for_requests = rules.requests_in_first && &pool == &rules.pools.front();
+  return (!is_for_requests || pool.idle) &&
+         config.serving.kv_reservation == Reservation::context_window &&
          pool.unit == EvictionUnit::sequence && pool.allocation == Allocation::block &&
          !is_offload(rules);
 }

@@ -188,7 +188,8 @@ struct PoolRules {
   std::optional<std::int64_t> idle{};
   /// Only of sequences, with Allocation::block and not of an offload: blocks that are reserved for
   /// each stream of which the pool has some, as AttentionStore (arXiv 2403.19708, 4.1) reserves a
-  /// context window. Of the first pool they count for `idle` alone.
+  /// context window. In the first pool, with requests_in_first, they count for `idle` alone,
+  /// which has to be set.
   std::int64_t reserved = 0;
   /// Several instances have this pool together.
   bool shared = false;

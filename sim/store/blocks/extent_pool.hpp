@@ -55,8 +55,9 @@ class ExtentPool {
                                : evictable_ - (has_leases() ? leased() : 0);
   }
   [[nodiscard]] std::int64_t resident() const { return resident_; }
-  /// Places for streams that it has no blocks of (PoolRules::reserved).
+  /// Whether each stream that it has blocks of takes a place (PoolRules::reserved).
   [[nodiscard]] bool reserves() const { return rules_.reserved > 0; }
+  /// Whether a stream has a place, and how many are free.
   [[nodiscard]] bool has(StreamId stream) const { return policies_->has(stream); }
   [[nodiscard]] std::int64_t free_places() const {
     return rules_.capacity / rules_.reserved - policies_->entries();

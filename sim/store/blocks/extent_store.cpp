@@ -1134,7 +1134,7 @@ class ExtentStore final : public Store, private OffloadCalls {
 
   void evict_in_background() {
     const Use use(grouped_, {});
-    if (retained_) {
+    if (retained_ && !pools_[0]->reserves()) {
       leave_ahead();
     }
     leave_idle();
@@ -1170,7 +1170,9 @@ class ExtentStore final : public Store, private OffloadCalls {
     if (!rules_.pools[0].idle) {
       return;
     }
-    while (room_for_idle() < 0) {
+    // A stream gives back all that is reserved for it.
+    const std::int64_t least = pools_[0]->reserves() ? ahead_ : 0;
+    while (room_for_idle() < least && pools_[0]->evictable() > 0) {
       evict(0, pools_[0]->reserves() ? 1 : -room_for_idle());
     }
     if (retained_) {

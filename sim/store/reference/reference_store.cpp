@@ -608,7 +608,7 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       pool->advance(now);
     }
     const Use use(pools_, {});
-    if (retains_) {
+    if (retains_ && rules_.pools[0].reserved == 0) {
       leave_ahead();
     }
     leave_idle();
@@ -1773,8 +1773,9 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
   }
   void leave_idle() {
     if (rules_.pools[0].idle) {
-      while (room_for_idle() < 0) {
-        free_blocks(0, rules_.pools[0].reserved > 0 ? 1 : -room_for_idle());
+      const bool reserves = rules_.pools[0].reserved > 0;
+      while (room_for_idle() < (reserves ? ahead_ : 0) && pools_[0]->evictable() > 0) {
+        free_blocks(0, reserves ? 1 : -room_for_idle());
       }
       take_retained();
     }

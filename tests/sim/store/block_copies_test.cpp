@@ -253,5 +253,92 @@ TEST_P(BlockCopies, ATierMakesRoomWhenWhatIsWrittenOnHasArrived) {
   store_->release(third);
 }
 
+/// Sequences in HBM, of which those that no request uses take 6 blocks, before host memory that has
+/// what leaves HBM.
+StoreRules little_idle_kv() {
+  StoreRules rules;
+  rules.requests_in_first = true;
+  rules.loads_alone = false;
+  rules.publication = Publication::end;
+  rules.pools = {
+      {.name = "hbm",
+       .capacity = 100,
+       .block = Tokens(1),
+       .unit = EvictionUnit::sequence,
+       .idle = 6},
+      {.name = "dram", .capacity = 100, .block = Tokens(1), .unit = EvictionUnit::sequence}};
+  rules.edges = {{.write = Write::on_evict, .exclusive = true, .timed = true}};
+  return rules;
+}
+
+TEST_P(BlockCopies, KvThatNoRequestUsesLeavesHbmBeyondItsLimit) {
+  open(little_idle_kv());
+  const Context first = stream(6);
+  const Context second = stream(6);
+  store_->advance(SimTime(1));
+  store_->release(acquire(first));
+  store_->advance(SimTime(2));
+  EXPECT_EQ(resident(0, first.stream), 6);
+  const RequestId runs = acquire(second);
+  store_->advance(SimTime(3));
+  EXPECT_EQ(resident(0, first.stream), 6) << "what runs does not count";
+  store_->release(runs);
+  store_->advance(SimTime(4));
+  EXPECT_EQ(resident(0, first.stream), 0);
+  EXPECT_EQ(resident(0, second.stream), 6);
+  const Context next{first.stream, Tokens(7)};
+  EXPECT_EQ(store_->match(next).tokens, Tokens(0)) << "it is on its way";
+  const std::vector<Copy> copies = store_->take_copies();
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_FALSE(copies[0].waits);
+  EXPECT_EQ(awaited(), std::vector<std::uint32_t>{copies[0].id});
+  store_->copied(copies[0].id);
+  EXPECT_EQ(store_->match(next).by_pool[1], Tokens(6));
+}
+
+TEST_P(BlockCopies, KvThatComesEarlyReplacesOtherThatNoRequestUses) {
+  open(little_idle_kv());
+  const Context first = stream(6);
+  const Context second = stream(6);
+  for (const Context& context : {first, second}) {
+    store_->release(acquire(context));
+    store_->advance(SimTime(context.stream.value + 1));
+    arrive();
+  }
+  Match match;
+  const Context next{first.stream, Tokens(7)};
+  ASSERT_EQ(store_->match(next).by_pool[1], Tokens(6));
+  const auto id =
+      store_->acquire(next, {.taken = Tokens(6), .needed = Tokens(6), .comes_early = true}, match);
+  ASSERT_TRUE(id);
+  EXPECT_EQ(store_->free_blocks().available, store_->free_blocks().empty) << "none is idle";
+  store_->loaded(*id);
+  store_->release(*id);
+  store_->advance(SimTime(9));
+  EXPECT_EQ(resident(0, first.stream), 6);
+  EXPECT_EQ(resident(0, second.stream), 0);
+}
+
+// 4 blocks are reserved for a stream in HBM, where it has 2, and 40 in host memory.
+TEST_P(BlockCopies, StreamsTakeWhatIsReservedForThem) {
+  StoreRules rules = little_idle_kv();
+  rules.pools[0].idle = 8;
+  rules.pools[0].reserved = 4;
+  rules.pools[1].reserved = 40;
+  open(rules);
+  std::vector<Context> contexts;
+  for (int i = 0; i < 5; ++i) {
+    contexts.push_back(stream(2));
+    store_->release(acquire(contexts.back()));
+    store_->advance(SimTime(i + 1));
+    arrive();
+  }
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    EXPECT_EQ(resident(0, contexts[i].stream), i < 3 ? 0 : 2) << i;
+    EXPECT_EQ(resident(1, contexts[i].stream), i == 1 || i == 2 ? 2 : 0) << i;
+  }
+  store_->check_invariants();
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -97,8 +97,9 @@ void make_rules_of_blocks(StoreRules& rules, RandomStream& random) {
     }
   }
   for (std::size_t i = 0; i < rules.pools.size(); ++i) {
-    if (rules.pools[i].unit == EvictionUnit::sequence && !(i == 1 && is_offload(rules)) &&
-        random.index(3) == 0) {
+    const bool counts =
+        i > 0 ? !(i == 1 && is_offload(rules)) : !rules.requests_in_first || rules.pools[0].idle;
+    if (rules.pools[i].unit == EvictionUnit::sequence && counts && random.index(3) == 0) {
       rules.pools[i].reserved = 1 + random.index(rules.pools[i].capacity);
     }
   }
