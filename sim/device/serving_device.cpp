@@ -99,7 +99,7 @@ KvStore::Setup store_setup(const ServingSetup& setup, std::int64_t lanes) {
       // That of requests that end together is idle before it leaves.
       const std::int64_t idle = keeps_nothing ? 0 : running + *first.idle * first.block.value;
       of_blocks[0] = std::min(of_blocks[0], running + idle);
-      leaving = saved;
+      leaving = rules.edges.empty() ? 0 : saved;
     }
   }
   std::array<std::int64_t, kMedia> slots{};

@@ -57,8 +57,10 @@ class ExtentPool {
   [[nodiscard]] std::int64_t resident() const { return resident_; }
   /// Whether each stream that it has blocks of takes a place (PoolRules::reserved).
   [[nodiscard]] bool reserves() const { return rules_.reserved > 0; }
-  /// Whether a stream has a place, and how many are free.
-  [[nodiscard]] bool has(StreamId stream) const { return policies_->has(stream); }
+  /// Whether a stream takes another one when blocks of it come in, and how many are free.
+  [[nodiscard]] bool takes_place(StreamId stream) const {
+    return reserves() && !policies_->has(stream);
+  }
   [[nodiscard]] std::int64_t free_places() const {
     return rules_.capacity / rules_.reserved - policies_->entries();
   }
@@ -341,7 +343,7 @@ class ExtentPool {
   template <class Visit>
   void for_each_class(const BlockRun& run, Visit visit) const;
 
-  /// Which streams fork is asked for where each block is an entry.
+  /// It is asked for forks of streams where each block is an entry.
   [[nodiscard]] bool knows_forks() const { return streams_ != nullptr && groups() == nullptr; }
   [[nodiscard]] Key fork_of(StreamId stream) const;
   [[nodiscard]] Key group_of(StreamId stream, std::int64_t block) const;

@@ -487,7 +487,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     /// Copies that read its memory, and how many blocks. With Publication::never alone.
     boost::container::small_vector<std::pair<std::uint32_t, std::int64_t>, 2> writes;
   };
-  /// Where a request found blocks.
+  /// The pools in which a request found blocks.
   struct Sources {
     /// Those of whole blocks, if that matters.
     boost::container::small_vector<Found, 3> places;
@@ -884,7 +884,7 @@ class ExtentStore final : public Store, private OffloadCalls {
     ExtentPool& pool = *pools_[index];
     const bool evicts = index == 0 || rules_.edges[index - 1].no_room == NoRoom::evict;
     while (run.size() > 0) {
-      const bool has_place = !pool.reserves() || pool.has(run.stream) || pool.free_places() > 0;
+      const bool has_place = !pool.takes_place(run.stream) || pool.free_places() > 0;
       const std::int64_t free = has_place ? pool.free() : 0;
       // A write to the pool below may change whether the next block finds room here.
       const bool by_runs = free > 0 && pool.groups() != nullptr && !writes_at_once(index);
@@ -1315,8 +1315,11 @@ class ExtentStore final : public Store, private OffloadCalls {
           first = first.value_or(run);
         }
       });
-      const bool takes_place = pool.reserves() && missing > 0 && !pool.has(own.stream);
-      more += takes_place ? rules_.pools[0].reserved : pool.reserves() ? 0 : missing;
+      if (!pool.reserves()) {
+        more += missing;
+      } else if (missing > 0 && pool.takes_place(own.stream)) {
+        more += rules_.pools[0].reserved;
+      }
     });
     const std::int64_t lacking = pool.idle() + more - *rules_.pools[0].idle;
     if (!first || lacking <= 0) {
@@ -1585,10 +1588,11 @@ class ExtentStore final : public Store, private OffloadCalls {
       return 0;
     }
     std::int64_t wanted = 0;
-    StreamId before;
+    StreamId last;
     for (const Load& load : fetch.loads) {
-      const StreamId stream = std::exchange(before, load.run.stream);
-      wanted += stream != before && !pool.has(before) ? 1 : 0;
+      const StreamId stream = load.run.stream;
+      wanted += stream != last && pool.takes_place(stream) ? 1 : 0;
+      last = stream;
     }
     return std::max<std::int64_t>(0, wanted - pool.free_places());
   }

@@ -126,9 +126,21 @@ class BlockPool {
   [[nodiscard]] std::int64_t free_places() const {
     return rules_.capacity / rules_.reserved - policies_->entries();
   }
-  [[nodiscard]] bool has(StreamId stream) const { return policies_->has(stream); }
+  [[nodiscard]] bool takes_place(StreamId stream) const {
+    return rules_.reserved > 0 && !policies_->has(stream);
+  }
+  /// Places that blocks with these keys take.
+  [[nodiscard]] std::int64_t places_for(const std::vector<Key>& keys) const {
+    std::set<StreamId> streams;
+    for (const Key& key : keys) {
+      if (takes_place(key.first)) {
+        streams.insert(key.first);
+      }
+    }
+    return std::ssize(streams);
+  }
   [[nodiscard]] bool has_place(StreamId stream) const {
-    return rules_.reserved == 0 || free_places() > 0 || has(stream);
+    return !takes_place(stream) || free_places() > 0;
   }
   [[nodiscard]] bool is_full_for(StreamId stream) const { return is_full() || !has_place(stream); }
   /// Memory that blocks take which may leave, with what is reserved for them.
@@ -1067,16 +1079,10 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
       }
     }
     BlockPool& pool = *pools_[1];
-    std::set<StreamId> streams;
-    for (const Key& key : wanted) {
-      if (rules_.pools[1].reserved > 0 && !pool.has(key.first)) {
-        streams.insert(key.first);
-      }
-    }
     const std::int64_t places =
         rules_.pools[1].reserved == 0
             ? 0
-            : std::max<std::int64_t>(0, std::ssize(streams) - pool.free_places());
+            : std::max<std::int64_t>(0, pool.places_for(wanted) - pool.free_places());
     const std::int64_t lacking =
         std::max(std::ssize(wanted) - (rules_.pools[1].capacity - pool.used), places);
     for (Block* block : here) {
@@ -1861,7 +1867,6 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
     }
     std::vector<std::pair<BlockPool*, Block*>> stays;
     std::vector<Key> missing;
-    std::set<StreamId> streams;
     for (const Key& key : keys) {
       Block* here = pool.find(key);
       if (here != nullptr) {
@@ -1869,15 +1874,12 @@ class ReferenceBlocks final : public Store, private OffloadCalls {
         continue;
       }
       missing.push_back(key);
-      if (reserved > 0 && !pool.has(key.first)) {
-        streams.insert(key.first);
-      }
       if (has_victims_behind(rules_) && pools_[1]->find(key) != nullptr) {
         stays.emplace_back(pools_[1].get(), pools_[1]->find(key));
       }
     }
     const std::int64_t lacking =
-        pool.idle() + (reserved > 0 ? std::ssize(streams) * reserved : std::ssize(missing)) -
+        pool.idle() + (reserved > 0 ? pool.places_for(missing) * reserved : std::ssize(missing)) -
         *rules_.pools[0].idle;
     if (missing.empty() || lacking <= 0) {
       return true;
